@@ -1,0 +1,111 @@
+"""Kata week01/roofline_model: how fast an op can be, what limits it, and when that changes.
+
+Every ceiling gives a least time: FLOPs / peak, bytes / bandwidth per level, the launch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """
+    The ceilings of one GPU.
+
+    `peak` is dense FLOP/s by dtype, `bandwidth` bytes/s by memory level from the outermost
+    inwards, `launch_s` the least time any kernel takes.
+    """
+
+    name: str
+    peak: Mapping[str, float]
+    bandwidth: Mapping[str, float]
+    launch_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """
+    What the model says of one op.
+
+    `time_s` is the least time it can take, `attainable` the FLOP/s it then reaches, `regime`
+    what keeps it from being faster: "latency", "memory:hbm", "memory:l2", "memory:smem" or
+    "compute".
+    """
+
+    time_s: float
+    attainable: float
+    regime: str
+
+
+# Peaks and HBM rates as the datasheets say, the A100's 2.04 TB/s rounded to 2. On chip it is bytes
+# per clock times clock: 128 per SM for shared memory, 5120 in all for the A100's L2. Nothing is
+# published for Hopper's L2, so 5120 is assumed there. The launch floors are typical, not measured.
+A100 = Machine(
+    name="A100",
+    peak={"float16": 312e12, "bfloat16": 312e12, "float32": 19.5e12},
+    bandwidth={"hbm": 2e12, "l2": 5120 * 1.41e9, "smem": 108 * 128 * 1.41e9},
+    launch_s=3e-6,
+)
+H100 = Machine(
+    name="H100",
+    peak={"float16": 989.4e12, "bfloat16": 989.4e12, "float32": 67e12, "float8": 1979e12},
+    bandwidth={"hbm": 3.35e12, "l2": 5120 * 1.83e9, "smem": 132 * 128 * 1.83e9},
+    launch_s=2e-6,
+)
+H200 = Machine(
+    name="H200",
+    peak={"float16": 989.4e12, "bfloat16": 989.4e12, "float32": 67e12, "float8": 1979e12},
+    bandwidth={"hbm": 4.8e12, "l2": 5120 * 1.83e9, "smem": 132 * 128 * 1.83e9},
+    launch_s=2e-6,
+)
+
+
+def ridge(machine: Machine, dtype: str, level: str = "hbm") -> float:
+    """
+    FLOP per byte at which the peak of `dtype` and the bandwidth of `level` ask for equal time.
+
+    Raises:
+        ValueError: `machine` has no such `dtype` or `level`; the message names what it was given.
+    """
+    raise NotImplementedError  # TODO(kata): (1 line, and the checks)
+
+
+def roofline(
+    flops: float, bytes_by_level: Mapping[str, float], machine: Machine, dtype: str
+) -> Verdict:
+    """
+    Judge an op that does `flops` FLOP and moves so many bytes through each memory level.
+
+    Levels overlap with each other and with arithmetic; a level that is not given costs nothing.
+    The regime is the slowest ceiling. At a tie "compute" wins over any memory level and an outer
+    level over an inner one. It is "latency" when every ceiling is below `machine.launch_s`.
+    An op without FLOPs (a copy) has attainable 0.
+
+    Raises:
+        ValueError: `flops` or a level's bytes are negative, bytes are 0 although there are
+            FLOPs, or `machine` has no such dtype or level; the message names which.
+    """
+    raise NotImplementedError  # TODO(kata): a time for each ceiling, the longest (10 lines)
+
+
+def crossover(
+    cost_fn: Callable[[int], tuple[float, float]],
+    machine: Machine,
+    dtype: str,
+    hi: int = 2**20,
+) -> int | None:
+    """
+    Smallest batch in 1..hi that is not bound by HBM, or None when every one of them is.
+
+    Args:
+        cost_fn: Batch to (FLOPs, HBM bytes); the intensity never falls as the batch grows.
+            May be slow: call it at most 42 times for hi = 2**20.
+        machine: Whose peak and HBM bandwidth count; the launch floor plays no part.
+        dtype: Which peak.
+        hi: The largest batch to consider.
+
+    Raises:
+        ValueError: `hi` is below 1, `machine` has no such `dtype`, or `cost_fn` returns what
+            `roofline` would refuse.
+    """
+    raise NotImplementedError  # TODO(kata): (about 8 lines)

@@ -1,0 +1,226 @@
+"""Kata week09/matmul: tl.dot on tensor cores, programs ordered for L2, a fused epilogue.
+
+Each program makes one [BLOCK_M, BLOCK_N] tile of the result. Where the chip has a tensor memory
+accelerator and the strides suit it, tiles travel by descriptor; otherwise by pointers and masks.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Tile shape, programs that share a band of rows, and how a program is built."""
+
+    m: int
+    n: int
+    k: int
+    group_m: int = 8
+    stages: int = 3
+    warps: int = 8
+    split: bool = False
+    flatten: bool = False
+    programs: int | None = None
+    maxnreg: int | None = None
+
+
+CPU = Config(m=16, n=16, k=16)
+POINTER = Config(m=128, n=256, k=64)
+POINTER_FP32 = Config(m=64, n=64, k=16, warps=4)
+DESCRIPTOR = Config(m=128, n=256, k=64)
+
+
+@triton.jit
+def grouped_pid(pid, num_m, num_n, GROUP_M: tl.constexpr):
+    """Tile (m, n) of program `pid`: bands of GROUP_M tile rows, each walked column by column."""
+    width = GROUP_M * num_n
+    first_m = pid // width * GROUP_M
+    # the last band may be lower
+    height = min(num_m - first_m, GROUP_M)
+    return first_m + pid % width % height, pid % width // height
+
+
+@triton.jit
+def _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION: tl.constexpr):
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + cols.to(tl.int64) * bias_stride, mask=cols < N, other=0.0)
+        acc += bias.to(tl.float32)[None, :]
+    if ACTIVATION == "silu":
+        acc = acc / (1.0 + tl.exp(-acc))
+    elif ACTIVATION == "relu":
+        # not tl.maximum, which drops NaN
+        acc = tl.where(acc < 0.0, 0.0, acc)
+    return acc
+
+
+@triton.jit
+def _matmul_kernel(
+    a_ptr, b_ptr, c_ptr, bias_ptr, M, N, K,
+    a_m_stride, a_k_stride, b_k_stride, b_n_stride, c_m_stride, bias_stride,
+    ACTIVATION: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    m, n = grouped_pid(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
+    rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_m_stride + ks[None, :] * a_k_stride
+    b_ptrs = b_ptr + ks[:, None] * b_k_stride + cols.to(tl.int64)[None, :] * b_n_stride
+
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in range(0, K, BLOCK_K):
+        left = K - k
+        a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=(ks[:, None] < left) & (cols[None, :] < N), other=0.0)
+        # "ieee": float32 operands are multiplied in float32, not rounded to tf32
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+        a_ptrs += BLOCK_K * a_k_stride
+        b_ptrs += BLOCK_K * b_k_stride
+
+    acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
+    c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * c_m_stride + cols[None, :]
+    mask = (rows[:, None] < M) & (cols[None, :] < N)
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _matmul_descriptor_kernel(
+    a_desc, b_desc, c_desc, bias_ptr, M, N, K, bias_stride,
+    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
+    ACTIVATION: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLIT: tl.constexpr, FLATTEN: tl.constexpr,
+):  # fmt: skip
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=FLATTEN):
+        m, n = grouped_pid(tile, num_m, num_n, GROUP_M)
+        # what lies outside a matrix arrives as zero and is not stored
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for k in range(0, K, BLOCK_K):
+            if A_TRANSPOSED:
+                a = a_desc.load([k, m * BLOCK_M]).T
+            else:
+                a = a_desc.load([m * BLOCK_M, k])
+            if B_TRANSPOSED:
+                b = b_desc.load([n * BLOCK_N, k]).T
+            else:
+                b = b_desc.load([k, n * BLOCK_N])
+            acc = tl.dot(a, b, acc)
+
+        if SPLIT:
+            # two halves: half the shared memory for the result, which buys a stage
+            HALF: tl.constexpr = BLOCK_N // 2
+            halves = acc.reshape(BLOCK_M, 2, HALF).permute(0, 2, 1)
+            left, right = halves.split()
+            cols = n * BLOCK_N + tl.arange(0, HALF)
+            left = _epilogue(left, bias_ptr, bias_stride, cols, N, ACTIVATION)
+            c_desc.store([m * BLOCK_M, n * BLOCK_N], left.to(c_desc.dtype))
+            right = _epilogue(right, bias_ptr, bias_stride, cols + HALF, N, ACTIVATION)
+            c_desc.store([m * BLOCK_M, n * BLOCK_N + HALF], right.to(c_desc.dtype))
+        else:
+            cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
+            acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
+            c_desc.store([m * BLOCK_M, n * BLOCK_N], acc.to(c_desc.dtype))
+
+
+def matmul(
+    a: Float[Tensor, "m k"],
+    b: Float[Tensor, "k n"],
+    bias: Float[Tensor, " n"] | None = None,
+    activation: Literal["silu", "relu"] | None = None,
+) -> Float[Tensor, "m n"]:
+    """
+    activation(a @ b + bias) in one kernel, contiguous, in the dtype of the operands.
+
+    Sums, bias and activation are float32 and rounded once, at the end. The operands may have any
+    strides. float32 operands are multiplied in full precision.
+
+    Raises:
+        ValueError: `a` or `b` is not 2-D, their inner sizes, dtypes or devices differ, `bias`
+            does not fit, or `activation` is unknown.
+    """
+    _check(a, b, bias, activation)
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    if c.numel():
+        _launch(a, b, c, bias, activation)
+    return c
+
+
+def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> None:
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim != 2 or not x.is_floating_point():
+            raise ValueError(f"{name}: expected a 2-D float tensor, found {x.dtype} {x.shape}")
+    if b.shape[0] != a.shape[1]:
+        raise ValueError(f"b: expected {a.shape[1]} rows, one per column of a, found {b.shape[0]}")
+    for name, x in (("b", b), ("bias", bias)):
+        if x is not None and (x.dtype != a.dtype or x.device != a.device):
+            raise ValueError(
+                f"{name}: expected {a.dtype} on {a.device} as a has, found {x.dtype} on {x.device}"
+            )
+    if bias is not None and bias.shape != b.shape[1:]:
+        raise ValueError(f"bias: expected shape {tuple(b.shape[1:])}, found {tuple(bias.shape)}")
+    if activation not in (None, "silu", "relu"):
+        raise ValueError(f"activation: expected None, 'silu' or 'relu', found {activation!r}")
+
+
+def _launch(a, b, c, bias, activation, config: Config | None = None) -> None:
+    M, K = a.shape
+    N = b.shape[1]
+    a_rows, b_rows = _row_major(a), _row_major(b)
+    by_descriptor = _has_descriptors(a) and None not in (a_rows, b_rows, _row_major(c))
+    if config is None:
+        if not a.is_cuda:
+            config = CPU
+        elif by_descriptor:
+            config = DESCRIPTOR
+        else:
+            config = POINTER if a.itemsize == 2 else POINTER_FP32
+    tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)
+    common = {
+        "bias_ptr": bias, "M": M, "N": N, "K": K,
+        "bias_stride": 0 if bias is None else bias.stride(0),
+        "ACTIVATION": activation, "GROUP_M": config.group_m,
+        "BLOCK_M": config.m, "BLOCK_N": config.n, "BLOCK_K": config.k,
+        "num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.maxnreg,
+    }  # fmt: skip
+    if by_descriptor:
+        _matmul_descriptor_kernel[(min(tiles, config.programs or tiles),)](
+            _describe(a_rows, (config.m, config.k), a_rows is not a),
+            _describe(b_rows, (config.k, config.n), b_rows is not b),
+            TensorDescriptor.from_tensor(
+                c, [config.m, config.n // 2 if config.split else config.n]
+            ),
+            A_TRANSPOSED=a_rows is not a, B_TRANSPOSED=b_rows is not b,
+            SPLIT=config.split, FLATTEN=config.flatten,
+            **common,
+        )  # fmt: skip
+    else:
+        _matmul_kernel[(tiles,)](a, b, c, a_m_stride=a.stride(0), a_k_stride=a.stride(1),
+            b_k_stride=b.stride(0), b_n_stride=b.stride(1), c_m_stride=c.stride(0), **common)  # fmt: skip
+
+
+def _has_descriptors(a: Tensor) -> bool:
+    """16-bit operands on a chip with a tensor memory accelerator, or in the interpreter."""
+    if a.itemsize != 2:
+        return False
+    return not a.is_cuda or triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def _row_major(x: Tensor) -> Tensor | None:
+    """`x` or its transpose, whichever a descriptor can describe; None where neither will do."""
+    for view in (x, x.T):
+        aligned = view.stride(0) * x.itemsize % 16 == 0 and view.data_ptr() % 16 == 0
+        if x.numel() and view.stride(1) == 1 and view.stride(0) > 0 and aligned:
+            return view
+    return None
+
+
+def _describe(x: Tensor, block: tuple[int, int], transposed: bool) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(x, list(block[::-1] if transposed else block))

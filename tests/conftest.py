@@ -1,0 +1,61 @@
+"""What the harness's own tests share: the tiny curriculum, and sessions over it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MINI = ROOT / "tests" / "fixtures" / "mini"
+
+
+@pytest.fixture
+def mini(tmp_path):
+    """A copy of the tiny curriculum that a test may change."""
+    root = tmp_path / "mini"
+    shutil.copytree(MINI, root, symlinks=False)
+    return root
+
+
+@pytest.fixture
+def kata_command(mini, tmp_path):
+    """Run `kata` on the copy, in a process of its own; returns the finished process."""
+
+    def run(*args, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "harness", "--root", str(mini), *args],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=mini,
+            env={**os.environ, "KATA_HOME": str(tmp_path / "home"), **environment},
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def judged(mini, tmp_path):
+    """Judge the tiny kata with these pytest options; returns the check events of the record."""
+
+    def run(*options):
+        record = tmp_path / "record.jsonl"
+        record.unlink(missing_ok=True)
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device=cpu",
+             "--record", str(record), *options, str(mini / "katas")],
+            capture_output=True,
+            timeout=120,
+            cwd=mini,
+            env={**os.environ, "KATA_HOME": str(tmp_path / "home")},
+            check=False,
+        )  # fmt: skip
+        events = [json.loads(line) for line in record.read_text().splitlines()]
+        return [event for event in events if event["event"] == "check"]
+
+    return run

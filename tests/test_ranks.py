@@ -1,0 +1,326 @@
+"""Forked ranks: results, failures and hangs; and what the communication meters count on them."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.errors import UsageProblem
+from harness.meters.communication import (
+    CountingP2P,
+    all_gather_into_tensor,
+    comm_meter,
+    reduce_scatter_tensor,
+)
+from harness.simulators.ranks import RankFailed, run_ranks
+
+
+def assert_no_child_left():
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def sum_of_ranks(rank, world, scale):
+    total = torch.tensor([float(rank)])
+    dist.all_reduce(total)
+    return rank, world, scale * total.item()
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_results_come_back_in_rank_order(world):
+    total = sum(range(world))
+    expected = [(rank, world, 10.0 * total) for rank in range(world)]
+    assert run_ranks(world, sum_of_ranks, 10.0) == expected
+    assert_no_child_left()
+
+
+def test_four_ranks_are_cheap():
+    started = time.perf_counter()
+    run_ranks(4, sum_of_ranks, 1.0)
+    assert time.perf_counter() - started < 2.0  # about 0.1 s where nothing else runs
+
+
+def test_closures_and_large_tensors_pass():
+    offset = torch.arange(1 << 18)  # 2 MiB: many times what a pipe holds
+
+    def shifted(rank, world):
+        return offset + rank
+
+    first, second = run_ranks(2, shifted)
+    assert torch.equal(first, offset)
+    assert torch.equal(second, offset + 1)
+
+
+def test_ranks_compute_after_the_parent_has_used_its_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        big = torch.ones(700, 700, requires_grad=True)
+        (big @ big).sum().backward()
+
+        def again(rank, world):
+            x = torch.ones(700, 700, requires_grad=True)
+            (x @ x).sum().backward()
+            return torch.get_num_threads(), x.grad[0, 0].item()
+
+        assert run_ranks(2, again, timeout_s=10) == [(1, 1400.0)] * 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_rank_that_fails_is_raised_here_with_its_traceback():
+    def third_rank_fails(rank, world):
+        if rank == 2:
+            assert rank == 0, "only rank 0 may pass"
+        dist.barrier()  # the others wait for rank 2
+
+    started = time.perf_counter()
+    with pytest.raises(AssertionError, match="only rank 0 may pass") as caught:
+        run_ranks(4, third_rank_fails)
+    assert time.perf_counter() - started < 5.0
+    (note,) = caught.value.__notes__
+    assert note.startswith("raised on rank 2 of 4:\nTraceback")
+    assert "in third_rank_fails" in note
+    assert "run_ranks" not in note
+    assert_no_child_left()
+
+
+@pytest.mark.parametrize("kind", [NotImplementedError, ZeroDivisionError, UnicodeDecodeError])
+def test_exceptions_keep_their_type(kind):
+    arguments = ("utf-8", b"x", 0, 1, "why") if kind is UnicodeDecodeError else ("why",)
+
+    def fail(rank, world):
+        raise kind(*arguments)
+
+    with pytest.raises(kind, match="why"):
+        run_ranks(1, fail)
+
+
+class NeedsTwoError(Exception):
+    """Pickles, but cannot be made again from its message alone."""
+
+    def __init__(self, rank, reason):
+        super().__init__(f"{rank}: {reason}")
+
+
+@pytest.mark.parametrize("error", [NeedsTwoError(1, "because"), SystemExit("because")])
+def test_what_cannot_be_raised_again_is_told(error):
+    def fail(rank, world):
+        raise error
+
+    with pytest.raises(RankFailed, match=r"raised on rank 0 of 1:(.|\n)*because"):
+        run_ranks(1, fail)
+
+
+def test_a_result_that_does_not_pickle_is_an_error():
+    with pytest.raises(AttributeError, match="pickle"):
+        run_ranks(1, lambda rank, world: lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("death", "cause"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 1 of 2 died: killed by SIGKILL"),
+        (lambda: os._exit(3), "rank 1 of 2 died: it left with exit code 3"),
+    ],
+)
+def test_a_rank_that_dies_is_named(death, cause):
+    def die(rank, world):
+        if rank == 1:
+            death()
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match=cause):
+        run_ranks(2, die)
+    assert_no_child_left()
+
+
+def test_a_deadlock_is_killed_in_time_and_located():
+    def deadlock(rank, world):
+        if rank == 1:
+            dist.recv(torch.empty(1), 0)
+        if rank == 2:
+            while True:
+                pass
+
+    started = time.perf_counter()
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(3, deadlock, timeout_s=0.5)
+    assert 0.5 <= time.perf_counter() - started < 3.0
+    message = str(caught.value)
+    assert "expected 3 ranks to finish in 0.5 s, found ranks [1, 2] still running" in message
+    for rank in (1, 2):
+        where = message.split(f"rank {rank}:\n")[1]
+        assert "in deadlock" in where
+    assert "in recv" in message
+    assert_no_child_left()
+
+
+def test_a_rank_reads_nothing_and_its_output_passes_through(capfd):
+    def speak(rank, world):
+        print("rank", rank, "says", repr(sys.stdin.read()))  # noqa: T201
+        print("trouble", file=sys.stderr)  # noqa: T201
+
+    run_ranks(2, speak)
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["rank 0 says ''", "rank 1 says ''"]
+    assert err.splitlines() == ["trouble"] * 2
+
+
+def test_ranks_forget_the_signal_handlers_and_keep_the_parents():
+    heard = []
+    previous = signal.signal(signal.SIGTERM, lambda *_: heard.append("parent"))
+    try:
+        handlers = run_ranks(1, lambda rank, world: signal.getsignal(signal.SIGTERM))
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert handlers == [signal.SIG_DFL]
+    assert heard == ["parent"]
+
+
+def test_forking_beside_other_threads_does_not_warn():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert run_ranks(1, lambda rank, world: rank) == [0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_empty_world_is_refused():
+    with pytest.raises(UsageProblem, match="at least 1, found 0"):
+        run_ranks(0, sum_of_ranks, 1.0)
+
+
+# --- communication.py ---
+
+
+def collectives(rank, world):
+    """Run each collective on 12 float32 elements (48 bytes) and return its bytes and messages."""
+    x = torch.ones(12)
+    parts = list(x.chunk(world))
+    rotated = [1, 2, 3, 4][rank:] + [1, 2, 3, 4][:rank]
+    runs = {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "all_gather": lambda: dist.all_gather([torch.empty(12) for _ in parts], x),
+        "all_gather_into": lambda: all_gather_into_tensor(torch.empty(48), x),
+        "reduce_scatter": lambda: reduce_scatter_tensor(torch.empty(3), x),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty(12), x),
+        "all_to_all_uneven": lambda: dist.all_to_all_single(
+            torch.empty(10), torch.ones(10), rotated, rotated
+        ),
+        "broadcast": lambda: dist.broadcast(x, src=1),
+        "reduce": lambda: dist.reduce(x, dst=1),
+        "gather": lambda: dist.gather(
+            x, [torch.empty(12) for _ in parts] if rank == 1 else None, 1
+        ),
+        "scatter": lambda: dist.scatter(torch.empty(3), parts if rank == 1 else None, 1),
+        "barrier": dist.barrier,
+    }
+    counts = {}
+    for name, run in runs.items():
+        with comm_meter() as meter:
+            run()
+        counts[name] = (meter.bytes_sent, meter.messages)
+    return counts
+
+
+def test_collectives_count_by_the_convention():
+    ranks = run_ranks(4, collectives)
+    everywhere = {
+        "all_reduce": (72, 6),  # 2 * 3/4 * 48
+        "all_gather": (144, 3),  # 3/4 * 192
+        "all_gather_into": (144, 3),
+        "reduce_scatter": (36, 3),  # 3/4 * 48
+        "all_to_all": (36, 3),
+        "barrier": (0, 0),
+    }
+    for rank, counts in enumerate(ranks):
+        assert {name: counts[name] for name in everywhere} == everywhere
+        assert counts["broadcast"] == ((48, 1) if rank == 1 else (0, 0))
+        assert counts["reduce"] == counts["gather"] == ((0, 0) if rank == 1 else (48, 1))
+        assert counts["scatter"] == ((36, 3) if rank == 1 else (0, 0))
+        to_itself = [1, 2, 3, 4][(2 * rank) % 4]
+        assert counts["all_to_all_uneven"] == ((10 - to_itself) * 4, 3)
+
+
+def test_meter_logs_in_order_and_sees_groups_backward_and_objects():
+    def mixed(rank, world):
+        pair = dist.new_group([0, 1])
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(lambda grad: dist.all_reduce(grad, group=pair))
+        with comm_meter() as meter:
+            if rank == 0:
+                dist.send(torch.ones(5), 1)
+            if rank == 1:
+                dist.recv(torch.empty(5), 0)
+            if rank < 2:
+                (3 * x).sum().backward()
+            dist.broadcast_object_list(["x" * 1000], src=0)
+        return meter.bytes_sent, [(entry.op, entry.peer) for entry in meter.log], meter.calls
+
+    sender, receiver, bystander = run_ranks(3, mixed)
+    rest = [("all_reduce", None), ("broadcast", 0), ("broadcast", 0)]
+    assert sender[1] == [("send", 1), *rest]
+    assert receiver[1] == [("recv", 0), *rest]
+    assert bystander[1] == rest[1:]
+    assert sender[2] == {"send": 1, "all_reduce": 1, "broadcast": 2}
+    assert receiver[0] == 8  # 2 (2 - 1) / 2 of 8 bytes, in the group of two
+    assert 1000 < sender[0] - 20 - 8 < 1100  # the pickle and its length
+
+
+def test_functional_collectives_count_once():
+    def reduce_lazily(rank, world):
+        import torch.distributed._functional_collectives as functional
+
+        with comm_meter() as meter:
+            total = functional.all_reduce(torch.ones(8), "sum", dist.group.WORLD) + 1
+        return total[0].item(), meter.bytes_sent, dict(meter.calls)
+
+    assert run_ranks(2, reduce_lazily) == [(3.0, 32, {"all_reduce": 1})] * 2
+
+
+def test_p2p_counts_bytes_messages_and_order():
+    def ring(rank, world):
+        p2p = CountingP2P()
+        right, left = (rank + 1) % world, (rank - 1) % world
+        incoming = torch.empty(6)
+        receiving = p2p.irecv(incoming, left)
+        sending = p2p.isend(torch.full((6,), float(rank)), right)
+        receiving.wait()
+        sending.wait()
+        empty = p2p.isend(torch.empty(0), right)
+        p2p.recv(torch.empty(0), left)
+        empty.wait()
+        log = [(entry.op, entry.peer - rank, entry.bytes) for entry in p2p.log]
+        return incoming[0].item(), p2p.bytes_sent, p2p.bytes_received, p2p.messages, log
+
+    middle = run_ranks(3, ring)[1]
+    assert middle[:4] == (0.0, 24, 24, 2)
+    assert middle[4] == [
+        ("irecv", -1, 24),
+        ("isend", 1, 24),
+        ("wait_irecv", -1, 24),
+        ("wait_isend", 1, 24),
+        ("isend", 1, 0),
+        ("recv", -1, 0),
+        ("wait_isend", 1, 0),
+    ]
+
+
+def test_blocking_sends_in_a_ring_deadlock_and_are_found():
+    def everyone_sends_first(rank, world):
+        p2p = CountingP2P()
+        p2p.send(torch.ones(1 << 18), (rank + 1) % world)
+        p2p.recv(torch.empty(1 << 18), (rank - 1) % world)
+
+    with pytest.raises(RankFailed, match=r"ranks \[0, 1\] still running(.|\n)*in send"):
+        run_ranks(2, everyone_sends_first, timeout_s=0.5)
