@@ -84,6 +84,10 @@ def _wrong_problems(kata: Kata, cache: Path) -> Iterator[str]:
     if len(wrong) < LEAST_WRONG:
         yield f"tests/wrong/{kata.id}: expected at least {LEAST_WRONG}, found {len(wrong)}"
     for one in wrong:
-        docstring = ast.get_docstring(ast.parse(one.path.read_text(encoding="utf-8"))) or ""
+        try:
+            docstring = ast.get_docstring(ast.parse(one.path.read_text(encoding="utf-8"))) or ""
+        except SyntaxError as error:
+            yield f"{one.label}: expected Python, found {error}"
+            continue
         if not docstring.startswith(WRONG_OPENING):
             yield f"{one.label}: expected a docstring '{WRONG_OPENING} <why>.', found {docstring!r}"

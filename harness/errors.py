@@ -23,7 +23,7 @@ class HarnessError(click.ClickException):
     exit_code = 3
 
 
-class UsageProblem(HarnessError):  # noqa: N818 -- it is the user's slip, not the program's
+class UsageProblem(HarnessError):
     """A name, week or option that does not exist, or a call that makes no sense."""
 
     exit_code = 2

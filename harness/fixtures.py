@@ -1,6 +1,7 @@
 """The fixtures a kata's tests take: the code under test, its oracle, and the meters."""
 
 import os
+import traceback
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -40,6 +41,16 @@ def kata(submission: Submission) -> ModuleType:
         pytest.fail(error.message, pytrace=False)
     except NotImplementedError:
         pytest.fail(submission.stub_message, pytrace=False)
+    except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
+        pytest.fail(_import_failure(submission.path, error), pytrace=False)
+
+
+def _import_failure(path: Path, error: Exception) -> str:
+    """The error of an import, with the line of the learner's file where it arose."""
+    lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__)
+             if entry.filename == str(path)]  # fmt: skip
+    line = lines[-1] if lines else getattr(error, "lineno", "?")
+    return f"{path.name} does not import: {type(error).__name__}: {error} (line {line})"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from harness.environment import cache_folder, device_present
+from harness.catalog import find_root
+from harness.environment import cache_folder, device_present, session_profile
 from harness.errors import HarnessError
 from harness.judge.matrix import MatrixState
 from harness.judge.submission import Submission, submissions
@@ -67,7 +68,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start the record, and hypothesis' profile for katas."""
     path = config.getoption("--record")
     if path and "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(recorder_for(Path(path), os.environ["KATA_DEVICE"]))
+        device = os.environ["KATA_DEVICE"]
+        asked = config.getoption("--profile")
+        profile = session_profile(find_root(config.rootpath), asked, device, None)
+        config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
     if config.getoption("--matrix"):
         config.pluginmanager.register(MatrixState(), "kata-matrix")
 

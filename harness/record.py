@@ -14,9 +14,10 @@ from harness.environment import versions
 class Recorder:
     """Writes what was judged, one JSON line at a time, as it happens."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], None], device: str) -> None:
+    def __init__(self, write: Callable[[dict[str, Any]], None], device: str, profile: str) -> None:
         self.write = write
         self.device = device
+        self.profile = profile
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Name the session's surroundings once the number of tests is known."""
@@ -24,6 +25,7 @@ class Recorder:
             {
                 "event": "session",
                 "device": self.device,
+                "profile": self.profile,
                 "seed": int(os.environ["KATA_SEED"]),
                 "tests": len(session.items),
             }
@@ -62,14 +64,14 @@ class Recorder:
         )
 
 
-def recorder_for(path: Path, device: str) -> Recorder:
+def recorder_for(path: Path, device: str, profile: str) -> Recorder:
     """A recorder that appends to `path`."""
 
     def write(event: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(event) + "\n")
 
-    return Recorder(write, device)
+    return Recorder(write, device, profile)
 
 
 def _one_line(report: pytest.TestReport) -> str:

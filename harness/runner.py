@@ -33,6 +33,7 @@ class Outcome:
     status: str
     reason: str
     device: str
+    profile: str
     seed: int
     checks: tuple[Check, ...]
     measurements: tuple[Measurement, ...]
@@ -55,7 +56,12 @@ def run_kata(
     with tempfile.TemporaryDirectory(prefix="kata-") as folder:
         record = Path(folder) / "record.jsonl"
         command = pytest_command(
-            [kata.folder], impls=[impl], device=device, record=record, seed=seed, profile=profile
+            [kata.folder],
+            impls=[impl],
+            device=device,
+            record=record,
+            seed=seed,
+            profile=profile or (kata.profile if device == "cpu" else None),
         )
         start = time.monotonic()
         exit_code, output = run_group(
@@ -103,7 +109,7 @@ def run_group(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={**os.environ, **environment},
+        env=child_environment(environment),
         cwd=cwd,
     )
     tail = bytearray()
@@ -121,10 +127,17 @@ def run_group(
     return exit_code, tail.decode("utf-8", errors="replace")
 
 
+def child_environment(more: dict[str, str]) -> dict[str, str]:
+    """This process's environment and `more`; a child is no worker of ours under xdist."""
+    kept = {name: value for name, value in os.environ.items() if "PYTEST_XDIST" not in name}
+    return {**kept, **more}
+
+
 def _drain(stream: IO[bytes], tail: bytearray) -> None:
-    while chunk := os.read(stream.fileno(), 65_536):
-        tail += chunk
-        del tail[:-TAIL_BYTES]
+    with stream:
+        while chunk := os.read(stream.fileno(), 65_536):
+            tail += chunk
+            del tail[:-TAIL_BYTES]
 
 
 def _kill_group(pid: int) -> None:
@@ -159,6 +172,7 @@ def _outcome(
         status=status,
         reason=reason,
         device=device,
+        profile=session.get("profile", ""),
         seed=session.get("seed", 0),
         checks=checks,
         measurements=tuple(

@@ -36,8 +36,9 @@ class Problems:
         self.lines: list[str] = []
 
     def add(self, key: str, expected: str, found: object) -> None:
-        """Note that `key` should have been `expected` but was `found`."""
-        self.lines.append(f"{key}: expected {expected}, found {found}")
+        """Note that `key` should have been `expected` but was `found`; once for each key."""
+        if not any(line.startswith(f"{key}: ") for line in self.lines):
+            self.lines.append(f"{key}: expected {expected}, found {found}")
 
     def __enter__(self) -> Self:
         return self

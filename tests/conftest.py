@@ -1,13 +1,14 @@
 """What the harness's own tests share: the tiny curriculum, and sessions over it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness.runner import child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 MINI = ROOT / "tests" / "fixtures" / "mini"
@@ -32,7 +33,7 @@ def kata_command(mini, tmp_path):
             text=True,
             timeout=120,
             cwd=mini,
-            env={**os.environ, "KATA_HOME": str(tmp_path / "home"), **environment},
+            env=child_environment({"KATA_HOME": str(tmp_path / "home"), **environment}),
             check=False,
         )
 
@@ -52,7 +53,7 @@ def judged(mini, tmp_path):
             capture_output=True,
             timeout=120,
             cwd=mini,
-            env={**os.environ, "KATA_HOME": str(tmp_path / "home")},
+            env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
             check=False,
         )  # fmt: skip
         events = [json.loads(line) for line in record.read_text().splitlines()]

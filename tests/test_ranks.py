@@ -161,6 +161,12 @@ def test_a_deadlock_is_killed_in_time_and_located():
     assert_no_child_left()
 
 
+def test_a_limit_too_short_to_start_in_is_a_hang():
+    with pytest.raises(RankFailed, match=r"found ranks \[0, 1\] still running"):
+        run_ranks(2, sum_of_ranks, 1.0, timeout_s=0.001)
+    assert_no_child_left()
+
+
 def test_a_rank_reads_nothing_and_its_output_passes_through(capfd):
     def speak(rank, world):
         print("rank", rank, "says", repr(sys.stdin.read()))  # noqa: T201

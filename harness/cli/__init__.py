@@ -32,7 +32,7 @@ def main(ctx: click.Context, root: Path | None) -> None:
     Start with `kata list`, then `kata run NAME`. Exit codes: 0 all passed, 1 a kata is not
     passed, 2 wrong usage, 3 the house is not in order, 4 device trouble.
     """
-    ctx.obj = House(root or find_root(Path.cwd()))
+    ctx.obj = House((root or find_root(Path.cwd())).resolve())
 
 
 for module in (practise, browse, prove, keep):

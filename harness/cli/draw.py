@@ -27,7 +27,7 @@ def console() -> "Console":
     """Where everything is drawn; plain text when nobody is watching."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    return Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager

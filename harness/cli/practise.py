@@ -10,6 +10,7 @@ from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.environment import device_present
 from harness.errors import HarnessError, UsageProblem
+from harness.judge.submission import submissions
 from harness.kata import Kata
 from harness.pristine import committed_stub
 from harness.runner import Outcome, run_kata
@@ -67,20 +68,14 @@ def judge(
     house: House, kata: Kata, impl: str, device: str, seed: int | None, profile: str | None
 ) -> Outcome:
     """Run one kata and keep the attempt; an interrupted one is kept as aborted."""
-    from harness.judge.submission import submissions
-
-    found = submissions(kata, impl, house.home / "cache")[0]
-    solution_hash = None
-    if kata.solution.is_file():
-        from harness.files import sha256
-
-        solution_hash = sha256(kata.solution)
-    code_hash = found.code_hash
-    label = "solution" if code_hash == solution_hash else impl
+    judged = submissions(kata, impl, house.home / "cache")[0]
+    reference = submissions(kata, "solution", house.home / "cache")[0]
+    # the reference under another name is still the reference
+    label = "solution" if judged.code_hash == reference.code_hash else impl
     progress = house.progress
     progress.abort_orphans()
     attempt = progress.start(
-        kata.name, label, code_hash, seed=seed or 0, device=device, profile=profile or ""
+        kata.name, label, judged.code_hash, seed=seed or 0, device=device, profile=profile or ""
     )
     try:
         with draw.waiting(f"{kata.name} on {device}"):
@@ -97,6 +92,8 @@ def judge(
         measurements=outcome.measurements,
         versions=outcome.versions,
         duration_s=outcome.duration_s,
+        seed=outcome.seed,
+        profile=outcome.profile,
     )
     return outcome
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-GUARD_BYTES = 256  # keeps the alignment that vector loads and sector counts rely on
+GUARD_BYTES = 32_768  # wider than a block that forgot its mask; keeps 256-byte alignment
 NAN, LARGE = "nan", "large"  # the two patterns an unwritten element shows
 
 

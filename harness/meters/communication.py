@@ -217,10 +217,10 @@ def _batch(call: _Call) -> _Sent:
     return _Sent(sum(sizes), len(sizes))
 
 
-_namespaces = frozenset({"c10d", "_c10d_functional", "_dtensor"})
+NAMESPACES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
 
 # The name an operator is logged under: the first whose letters occur in the operator's.
-_rules: dict[str, Callable[[_Call], _Sent]] = {
+RULES: dict[str, Callable[[_Call], _Sent]] = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
@@ -239,11 +239,11 @@ _rules: dict[str, Callable[[_Call], _Sent]] = {
 def _rule_name(operator: str) -> str:
     """Find the one name of `c10d._allgather_base_`, `c10d.allgather_` and the like."""
     letters = operator.replace("_", "")
-    for name in _rules:
+    for name in RULES:
         if name.replace("_", "") in letters:
             return name
     raise UsageProblem(
-        f"comm_meter: expected one of {', '.join(_rules)}, found the operator {operator}. "
+        f"comm_meter: expected one of {', '.join(RULES)}, found the operator {operator}. "
         "Add its rule to harness/meters/communication.py."
     )
 
@@ -266,7 +266,7 @@ class CommMeter(OperatorWatch):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Count `func` if it communicates, then run it."""
-        if func.namespace in _namespaces:
+        if func.namespace in NAMESPACES:
             self._note(str(func.overloadpacket), _named(func, args, kwargs))
         return func(*args, **kwargs)
 
@@ -275,7 +275,7 @@ class CommMeter(OperatorWatch):
         if group is None:  # wait_tensor and the like: nothing is sent
             return
         name = _rule_name(operator)
-        sent = _rules[name](_Call(arguments=arguments, world=group.size(), rank=group.rank()))
+        sent = RULES[name](_Call(arguments=arguments, world=group.size(), rank=group.rank()))
         self.bytes_sent += sent.bytes
         self.messages += sent.messages
         self.calls[name] += 1

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Operators that only move bytes and whose whole result is freshly written.
-whole_copies = frozenset(
+WHOLE_COPIES = frozenset(
     {
         "aten._to_copy",
         "aten.cat",
@@ -57,13 +57,13 @@ whole_copies = frozenset(
 )
 
 # Those that write a part of their first argument: which argument has as many elements as that.
-partial_copies = {"aten.index_copy_": 3, "aten.put_": 1, "aten.scatter_": 2}
+PARTIAL_COPIES = {"aten.index_copy_": 3, "aten.put_": 1, "aten.scatter_": 2}
 
 # Those that write `self[indices]`.
-indexed_copies = frozenset({"aten.index_put_", "aten._index_put_impl_"})
+INDEXED_COPIES = frozenset({"aten.index_put_", "aten._index_put_impl_"})
 
 # Operators whose value or result shape the host must wait for.
-blocking_reads = frozenset(
+BLOCKING_READS = frozenset(
     {
         "aten._local_scalar_dense",
         "aten._unique",
@@ -144,9 +144,9 @@ class DispatchMeter(OperatorWatch):
     allocated_bytes  bytes of all storages made by operators inside, meta tensors included
     real_bytes       the part of `allocated_bytes` that is not on the meta device
     peak_live_bytes  the most bytes of such storages alive after any operator
-    copied_bytes     bytes written by operators that compute nothing: `whole_copies`,
-                     `partial_copies`, `indexed_copies`
-    host_syncs       operators that make the host wait for the device: `blocking_reads`, copies
+    copied_bytes     bytes written by operators that compute nothing: `WHOLE_COPIES`,
+                     `PARTIAL_COPIES`, `INDEXED_COPIES`
+    host_syncs       operators that make the host wait for the device: `BLOCKING_READS`, copies
                      to the CPU, boolean masks as indices, `repeat_interleave` without
                      `output_size`; counted on the CPU too, where they cost nothing
     """
@@ -202,10 +202,10 @@ def _name(func: Any) -> str:  # noqa: ANN401
 def _bytes_copied_in_place(func: Any, args: tuple[Any, ...]) -> int:  # noqa: ANN401
     """Bytes a partial write is about to put into its first argument."""
     name = _name(func)
-    if name in partial_copies:
-        elements: int = args[partial_copies[name]].numel()
+    if name in PARTIAL_COPIES:
+        elements: int = args[PARTIAL_COPIES[name]].numel()
         return elements * int(args[0].itemsize)
-    if name in indexed_copies:
+    if name in INDEXED_COPIES:
         target, indices = args[:2]
         # an expanded scalar has the target's shape and indexing rules, and costs no memory
         return int(torch.ops.aten.index(target.new_empty(()).expand_as(target), indices).nbytes)
@@ -217,7 +217,7 @@ def _bytes_copied_whole(func: Any, args: tuple[Any, ...], result: object) -> int
     if name == "aten._foreach_copy_":
         return sum(tensor.nbytes for tensor in args[0])
     # view_copy, slice_copy … are the copying twins of the views
-    if name in whole_copies or name.endswith("_copy"):
+    if name in WHOLE_COPIES or name.endswith("_copy"):
         return sum(tensor.nbytes for tensor in tensors_in(result))
     return 0
 
@@ -233,9 +233,9 @@ def _waits_for_device(
         return _reaches_host(args, kwargs, result)
     if name == "aten.repeat_interleave":
         return kwargs.get("output_size") is None
-    if name == "aten.index" or name in indexed_copies:
+    if name == "aten.index" or name in INDEXED_COPIES:
         return _indexes_by_mask(args)
-    return name in blocking_reads
+    return name in BLOCKING_READS
 
 
 def _reaches_host(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: object) -> bool:

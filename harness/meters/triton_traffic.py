@@ -47,7 +47,7 @@ INTERNALS = {
 }
 
 
-class Bfloat16InInterpreter(HarnessError, ValueError):  # noqa: N818 -- reads as a finding
+class Bfloat16InInterpreter(HarnessError, ValueError):
     """A kernel was given bfloat16, which Triton's interpreter computes wrongly."""
 
     exit_code = 1
@@ -312,19 +312,19 @@ def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
 
 def _notes(meter: TrafficMeter) -> dict[str, Callable[..., None]]:
     """What to note before each method of the interpreter's builder runs."""
-    loads, stores, atomics = meter._loads, meter._stores, meter._atomics
     return {
-        "create_masked_load": lambda _, pointers, mask, *a, **k: loads.note(pointers, mask.data),
-        "create_masked_store": lambda _, pointers, value, mask, *a: stores.note(
-            pointers, mask.data
-        ),
-        "create_atomic_rmw": lambda _, op, pointers, value, mask, *a: atomics.note(
-            pointers, mask.data
-        ),
-        "create_atomic_cas": lambda _, pointers, *a: atomics.note(pointers, True),
-        "create_dot": lambda *a: meter._note_dot(),
-        "set_grid_idx": lambda *a: meter._note_program(),
+        "create_masked_load": _note_access(meter._loads, pointers=1, mask=2),
+        "create_masked_store": _note_access(meter._stores, pointers=1, mask=3),
+        "create_atomic_rmw": _note_access(meter._atomics, pointers=2, mask=4),
+        "create_atomic_cas": lambda *args: meter._atomics.note(args[1], True),
+        "create_dot": lambda *args: meter._note_dot(),
+        "set_grid_idx": lambda *args: meter._note_program(),
     }
+
+
+def _note_access(flow: _Flow, *, pointers: int, mask: int) -> Callable[..., None]:
+    """Note a method's call in `flow`; `pointers` and `mask` are places in its arguments."""
+    return lambda *args, **_: flow.note(args[pointers], args[mask].data)
 
 
 def _before(original: Method, note: Callable[..., None]) -> Method:
@@ -353,7 +353,7 @@ def _named(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
 
 
 @contextmanager
-def _replaced(owner: type, name: str, method: Method) -> Iterator[None]:
+def _replaced(owner: Any, name: str, method: Method) -> Iterator[None]:  # noqa: ANN401 -- a class
     original = getattr(owner, name)
     setattr(owner, name, method)
     try:
@@ -362,7 +362,7 @@ def _replaced(owner: type, name: str, method: Method) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def _internals() -> tuple[type, type]:
+def _internals() -> tuple[Any, Any]:
     """The two classes of Triton's interpreter that are hooked into, once they fit."""
     for owner, names in INTERNALS.items():
         for name in names:

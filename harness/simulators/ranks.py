@@ -36,12 +36,12 @@ from harness.errors import UsageProblem
 R = TypeVar("R")
 
 # A rank outlives a killed parent by no more than this.
-orphan_grace_s = 5.0
+ORPHAN_GRACE_S = 5.0
 # Time for a hung rank to write down where it is.
-dump_wait_s = 0.3
+DUMP_WAIT_S = 0.3
 
 
-class RankFailed(AssertionError):  # noqa: N818 (a verdict on the code under test)
+class RankFailed(AssertionError):  # noqa: N818 -- a verdict on the code under test
     """A rank died, hung, or raised something that cannot be raised again in the parent."""
 
 
@@ -103,7 +103,7 @@ def run_ranks(world: int, fn: Callable[..., R], *args: object, timeout_s: float 
         job = _Job(world=world, fn=fn, args=args, folder=Path(folder), timeout_s=timeout_s)
         try:
             for rank in range(world):
-                processes.append(_fork(rank, job))  # noqa: PERF401 (a failed fork ends the others)
+                processes.append(_fork(rank, job))  # noqa: PERF401 -- the finally reads it
             replies = _receive(processes, job)
         finally:
             for process in processes:
@@ -112,6 +112,7 @@ def run_ranks(world: int, fn: Callable[..., R], *args: object, timeout_s: float 
 
 
 def _fork(rank: int, job: _Job) -> _Process:
+    job.dump(rank).touch()
     receiving, sending = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -174,7 +175,7 @@ def _hung(running: Sequence[_Process], job: _Job) -> RankFailed:
     """Say which ranks were still running, and where."""
     for process in running:
         os.kill(process.pid, signal.SIGUSR1)
-    time.sleep(dump_wait_s)
+    time.sleep(DUMP_WAIT_S)
     stacks = [_stack(process.rank, job) for process in running]
     ranks = ", ".join(str(process.rank) for process in running)
     return RankFailed(
@@ -209,7 +210,7 @@ def _work(rank: int, job: _Job) -> _Reply:
     try:
         _settle(rank, job)
         return _Reply(succeeded=True, pickled=pickle.dumps(job.fn(rank, job.world, *job.args)))
-    except BaseException as error:  # noqa: BLE001 (the parent raises it)
+    except BaseException as error:  # noqa: BLE001 -- the parent raises it
         return _Reply(succeeded=False, pickled=_pickled(error), text=_traceback(error))
 
 
@@ -220,7 +221,7 @@ def _pickled(error: BaseException) -> bytes:
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # noqa: BLE001 (an exception class can fail here in any way it likes)
+    except Exception:  # noqa: BLE001 -- an exception class can fail here in any way
         return b""
     return pickled
 
@@ -233,12 +234,12 @@ def _traceback(error: BaseException) -> str:
 
 def _settle(rank: int, job: _Job) -> None:
     """Turn a copy of the parent into a rank: threads, signals, standard streams, process group."""
-    # first of all: the parent's OpenMP workers were not forked, and waiting for them never ends
+    faulthandler.register(signal.SIGUSR1, file=job.dump(rank).open("w"), all_threads=True)
+    # before any operator: the parent's OpenMP workers were not forked, waiting for them never ends
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(math.ceil(job.timeout_s + orphan_grace_s))
-    faulthandler.register(signal.SIGUSR1, file=job.dump(rank).open("w"), all_threads=True)
+    signal.alarm(math.ceil(job.timeout_s + ORPHAN_GRACE_S))
     _reopen_streams()
     _join_group(rank, job)
 
@@ -261,5 +262,5 @@ def _join_group(rank: int, job: _Job) -> None:
         rank=rank,
         world_size=job.world,
         # the parent's limit comes first: it can say where each rank was
-        timeout=timedelta(seconds=job.timeout_s + orphan_grace_s),
+        timeout=timedelta(seconds=job.timeout_s + ORPHAN_GRACE_S),
     )

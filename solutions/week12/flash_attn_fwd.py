@@ -50,38 +50,6 @@ def _load_tile(x, b, h, start, size, strides, BLOCK: tl.constexpr, D: tl.constex
 
 
 @triton.jit
-def _attend(
-    acc, row_max, row_sum, q, k, v, k_strides, v_strides, b, h, Sk, first, last, rows, shift, scale,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """Fold keys first .. last into (acc, row_max, row_sum); `scale` and `row_max` are base 2."""
-    for start in range(first, last, BLOCK_N):
-        k_tile = _load_tile(k, b, h, start, Sk, k_strides, BLOCK_N, D)
-        s = tl.dot(q, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N] fp32
-        if MASKED:
-            cols = start + tl.arange(0, BLOCK_N)
-            visible = cols[None, :] < Sk
-            if CAUSAL:
-                visible = visible & (cols[None, :] <= rows[:, None] + shift)
-            s = tl.where(visible, s, -float("inf"))
-
-        new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale)  # [BLOCK_M] fp32
-        if MASKED:
-            # a row that has seen no key yet would compute -inf - -inf
-            base = tl.where(new_max == -float("inf"), 0.0, new_max)
-        else:
-            base = new_max
-        p = tl.exp2(s * scale - base[:, None])  # [BLOCK_M, BLOCK_N] fp32
-        alpha = tl.exp2(row_max - base)  # [BLOCK_M] fp32
-        row_sum = row_sum * alpha + tl.sum(p, axis=1)
-        acc = acc * alpha[:, None]
-        v_tile = _load_tile(v, b, h, start, Sk, v_strides, BLOCK_N, D)
-        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
-        row_max = new_max
-    return acc, row_max, row_sum
-
-
-@triton.jit
 def _flash_attn_fwd_kernel(
     q, k, v, o_ptr, lse_ptr, q_strides, k_strides, v_strides, Hq, Hkv, Sq, Sk, scale,
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -97,25 +65,35 @@ def _flash_attn_fwd_kernel(
         tile = num_m - 1 - tile
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
 
-    # every row sees keys 0 .. full whole; keys full .. last need a mask
-    full, last, shift = Sk, Sk, Sk - Sq
+    # the tile's rows all see keys 0 .. full; keys full .. last need a mask
+    full, last = Sk, Sk
     if CAUSAL:
-        full = max(0, min(Sk, tile * BLOCK_M + shift + 1))
-        last = max(0, min(Sk, (tile + 1) * BLOCK_M + shift))
-    full = full // BLOCK_N * BLOCK_N
+        full = tile * BLOCK_M + Sk - Sq + 1
+        last = min(Sk, (tile + 1) * BLOCK_M + Sk - Sq)
 
     q_tile = _load_tile(q, b, h, tile * BLOCK_M, Sq, q_strides, BLOCK_M, D)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
-    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)  # of scale * scores
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q_tile, k, v, k_strides, v_strides, b, kv_h, Sk, 0, full,
-        rows, shift, scale, CAUSAL=CAUSAL, MASKED=False, BLOCK_N=BLOCK_N, D=D,
-    )  # fmt: skip
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q_tile, k, v, k_strides, v_strides, b, kv_h, Sk, full, last,
-        rows, shift, scale, CAUSAL=CAUSAL, MASKED=True, BLOCK_N=BLOCK_N, D=D,
-    )  # fmt: skip
+    for start in range(0, last, BLOCK_N):
+        k_tile = _load_tile(k, b, kv_h, start, Sk, k_strides, BLOCK_N, D)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N] fp32
+        if start + BLOCK_N > full:
+            cols = start + tl.arange(0, BLOCK_N)
+            # row 0 of the tile sees keys below full, each further row one more
+            limit = tl.arange(0, BLOCK_M) * CAUSAL + full
+            s = tl.where(cols[None, :] < limit[:, None], s, -float("inf"))
+
+        new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale)  # [BLOCK_M] fp32
+        # a row that has seen no key yet would compute -inf - -inf
+        base = tl.where(new_max == -float("inf"), 0.0, new_max)
+        p = tl.exp2(s * scale - base[:, None])  # [BLOCK_M, BLOCK_N] fp32
+        alpha = tl.exp2(row_max - base)  # [BLOCK_M] fp32
+        row_max = new_max
+        row_sum = row_sum * alpha + tl.sum(p, axis=1)
+        acc = acc * alpha[:, None]
+        v_tile = _load_tile(v, b, kv_h, start, Sk, v_strides, BLOCK_N, D)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
 
     # a row that saw no key: o = 0, lse = -inf
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)

@@ -111,6 +111,10 @@ class Auditor:
 
     def advance(self, plan: Plan, start_s: float) -> Step:
         """Carry out `plan` from `start_s` on and return what the engine did."""
+        # a scheduler may go on using its lists
+        plan = Plan(
+            prefill=tuple(plan.prefill), decode=tuple(plan.decode), preempt=tuple(plan.preempt)
+        )
         self._where = f"step {len(self.steps)} at {start_s:g} s"
         self._check_start(start_s)
         self._check_mentions(plan, start_s)

@@ -1,4 +1,4 @@
-"""What is right: exact fractions, every batch tried in turn, and ops whose cost is known by hand."""
+"""What is right: every batch tried in exact fractions, algebra, and ops of known cost."""
 
 from collections.abc import Callable
 from fractions import Fraction

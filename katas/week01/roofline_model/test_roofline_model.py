@@ -58,6 +58,7 @@ def test_memory_bound_op_attains_intensity_times_bandwidth(kata):
         (1e8, 3.6e8, 1.95e9, "memory:smem", 1.95e9 / 19.49184e12),  # 50, 49.9 and 100.04 us
         (1e9, 1e9, 2e9, "memory:hbm", 500e-6),  # most bytes inside, but most time outside
     ],
+    ids=["l2", "smem", "hbm"],
 )
 def test_slowest_level_binds(kata, hbm, l2, smem, regime, time_s):
     moved = {"smem": smem, "hbm": hbm, "l2": l2}

@@ -1,20 +1,7 @@
-"""What is right, what to feed and what it costs: causal attention over the whole sequence."""
+"""What is right and what to feed: causal attention over the whole sequence."""
 
 import torch
 import torch.nn.functional as F
-
-
-def causal_attention(q, k, v):
-    """
-    Attention of a whole sequence, q [b, h_q, s, d] and k, v [b, h_kv, s, d], in the dtype given.
-
-    The textbook formula, with every key written out once for each query head.
-    """
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(future, float("-inf")).softmax(dim=-1) @ v
 
 
 def sequence(*, tokens, q_heads, kv_heads, d, device, seed, batch=1, dtype=torch.float32):
@@ -24,10 +11,24 @@ def sequence(*, tokens, q_heads, kv_heads, d, device, seed, batch=1, dtype=torch
     return [torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes]
 
 
-def make_inputs(*, position, q_heads, kv_heads, d, dtype, device, seed):
-    """One decode step at `position`: buffers that hold what came before, and one free slot."""
-    # one sequence leaves most of a GPU idle even in the recomputation: feed it more of them
-    batch = 1 if device == "cpu" else 64
+def causal_attention(q, k, v):
+    """The textbook formula on a whole sequence, in the dtype of the inputs."""
+    scores = _scores(q, k)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(future, float("-inf")).softmax(dim=-1) @ _per_query_head(v, q)
+
+
+def _scores(q, k):
+    return q @ _per_query_head(k, q).mT / q.shape[-1] ** 0.5
+
+
+def _per_query_head(x, q):
+    """Write each K/V head out once for every query head that reads it."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def make_inputs(*, position, max_len, q_heads, kv_heads, d, dtype, device, seed):
+    """One decode step: buffers that hold `position` tokens, and NaN past them."""
     q, k, v = sequence(
         tokens=position + 1,
         q_heads=q_heads,
@@ -35,43 +36,44 @@ def make_inputs(*, position, q_heads, kv_heads, d, dtype, device, seed):
         d=d,
         device=device,
         seed=seed,
-        batch=batch,
         dtype=dtype,
     )
+    caches = torch.full((2, 1, kv_heads, max_len, d), float("nan"), dtype=dtype, device=device)
+    for cache, past in zip(caches, (k, v), strict=True):
+        cache[:, :, :position] = past[:, :, :-1]
     return {
-        "q": q[:, :, -1:].clone(),
-        "k": k[:, :, -1:].clone(),
-        "v": v[:, :, -1:].clone(),
-        "k_cache": k,
-        "v_cache": v,
+        "q": q[:, :, -1:],
+        "k": k[:, :, -1:],
+        "v": v[:, :, -1:],
+        "k_cache": caches[0],
+        "v_cache": caches[1],
         "length": position,
     }
 
 
 def reference(*, q, k, v, k_cache, v_cache, length):
     """The newest token sees every key."""
-    keys = torch.cat((k_cache[:, :, :length], k), dim=2).double()
-    values = torch.cat((v_cache[:, :, :length], v), dim=2).double()
-    return _newest(q.double(), keys, values)
+    keys, values = _all_tokens(k, v, k_cache, v_cache, length)
+    return _newest(q.double(), keys.double(), values.double())
 
 
 def same_precision(*, q, k, v, k_cache, v_cache, length):
-    keys = torch.cat((k_cache[:, :, :length], k), dim=2)
-    return _newest(q, keys, torch.cat((v_cache[:, :, :length], v), dim=2))
-
-
-def _newest(q, keys, values):
-    group = q.shape[1] // keys.shape[1]
-    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
-    return (q @ keys.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ values
+    return _newest(q, *_all_tokens(k, v, k_cache, v_cache, length))
 
 
 def recompute(*, q, k, v, k_cache, v_cache, length):
-    """Decoding without a cache: attention of every token so far, of which the last row is kept."""
-    keys = torch.cat((k_cache[:, :, :length], k), dim=2)
-    values = torch.cat((v_cache[:, :, :length], v), dim=2)
-    group = q.shape[1] // k.shape[1]
-    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    """Decode without a cache: attend from every token so far and keep the last row."""
+    keys, values = _all_tokens(k, v, k_cache, v_cache, length)
+    keys, values = _per_query_head(keys, q), _per_query_head(values, q)
     # a cache keeps no queries: the keys stand in for those of the past, at the same cost
     queries = torch.cat((keys[:, :, :-1], q), dim=2)
     return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)[:, :, -1:]
+
+
+def _all_tokens(k, v, k_cache, v_cache, length):
+    keys = torch.cat((k_cache[:, :, :length], k), dim=2)
+    return keys, torch.cat((v_cache[:, :, :length], v), dim=2)
+
+
+def _newest(q, keys, values):
+    return _scores(q, keys).softmax(dim=-1) @ _per_query_head(values, q)

@@ -1,0 +1,189 @@
+"""What is special about a cache: any chunking, nothing copied, nothing read past its length."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.judge import assert_matches
+from harness.judge.timing import HostClock, Samples
+
+
+def attend_in_chunks(kata, cache, q, k, v, chunks):
+    """The outputs of all tokens, fed in chunks of these sizes."""
+    parts = zip(*(x.split(chunks, dim=2) for x in (q, k, v)), strict=True)
+    return torch.cat([kata.attend(*part, cache) for part in parts], dim=2)
+
+
+def cache_for(kata, k, max_len=None):
+    """An empty cache that takes keys like `k`; by default they fill it."""
+    batch, kv_heads, tokens, d = k.shape
+    return kata.KVCache.allocate(batch, max_len or tokens, kv_heads, d, k.dtype, k.device)
+
+
+def assert_causal(oracle, out, q, k, v):
+    truth = oracle.causal_attention(q.double(), k.double(), v.double())
+    assert_matches(out, truth, same_precision=oracle.causal_attention(q, k, v))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tokens=st.integers(1, 48),
+    cuts=st.sets(st.integers(1, 47)),
+    spare=st.integers(0, 2),
+    seed=st.integers(0, 2**31),
+)
+def test_any_chunking_gives_the_same_outputs(kata, oracle, device, tokens, cuts, spare, seed):
+    edges = [0, *sorted(cut for cut in cuts if cut < tokens), tokens]
+    chunks = [end - start for start, end in zip(edges, edges[1:], strict=False)]
+    q, k, v = oracle.sequence(
+        tokens=tokens, q_heads=2, kv_heads=2, d=8, device=device, seed=seed, batch=2
+    )
+    cache = cache_for(kata, k, tokens + spare)
+    assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, chunks), q, k, v)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [37],  # prefill alone
+        [1] * 37,  # decode alone
+        [30, 7],  # a chunk of several queries after a prefix
+        [20, 1, 15, 1],  # chunked prefill between decode steps
+    ],
+)
+def test_query_heads_share_keys_in_groups(kata, oracle, device, seed, chunks):
+    q, k, v = oracle.sequence(tokens=37, q_heads=8, kv_heads=2, d=16, device=device, seed=seed)
+    cache = cache_for(kata, k)
+    assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, chunks), q, k, v)
+
+
+def test_float16_is_as_good_as_eager_attention(kata, oracle, device, seed):
+    q, k, v = oracle.sequence(
+        tokens=65, q_heads=4, kv_heads=2, d=32, device=device, seed=seed, dtype=torch.float16
+    )
+    cache = cache_for(kata, k)
+    assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, [40, 24, 1]), q, k, v)
+
+
+def test_one_head_one_token_sees_itself(kata, device, seed):
+    q, k, v = torch.randn(3, 1, 1, 1, 4, generator=torch.Generator().manual_seed(seed)).to(device)
+    assert_matches(kata.attend(q, k, v, cache_for(kata, k)), v.double())
+
+
+def test_attend_needs_no_more_of_a_cache_than_append(kata, oracle, device, seed):
+    q, k, v = oracle.sequence(tokens=9, q_heads=2, kv_heads=1, d=8, device=device, seed=seed)
+    out = attend_in_chunks(kata, kata.CatCache(), q, k, v, [4, 3, 1, 1])
+    assert_causal(oracle, out, q, k, v)
+
+
+def test_append_returns_views_of_the_buffers(kata, device):
+    cache = kata.KVCache.allocate(1, 5, 2, 4, device=device)
+    homes = cache.k.data_ptr(), cache.v.data_ptr()
+    for tokens, length in ((3, 3), (1, 4), (1, 5)):  # the last one fills it exactly
+        new = torch.full((1, 2, tokens, 4), float(length), device=device)
+        keys, values = cache.append(new, -new)
+        assert cache.length == length
+        assert keys.shape == values.shape == (1, 2, length, 4)
+        assert (keys.data_ptr(), values.data_ptr()) == homes, "the past was moved or copied"
+    expected = torch.tensor([3.0, 3.0, 3.0, 4.0, 5.0], device=device)
+    assert torch.equal(keys[0, 1, :, 2], expected)
+    assert torch.equal(values[0, 0, :, 3], -expected)
+
+
+def test_nothing_past_the_length_is_read(kata, oracle, device, seed):
+    step = oracle.make_inputs(
+        position=20,
+        max_len=32,
+        q_heads=4,
+        kv_heads=2,
+        d=8,
+        dtype=torch.float32,
+        device=device,
+        seed=seed,
+    )
+    want, similar = oracle.reference(**step), oracle.same_precision(**step)
+    for _ in range(2):  # taken again, the same step writes the same slot
+        assert_matches(kata.kv_cache_decode(**step), want, same_precision=similar)
+
+
+def test_a_decode_step_copies_its_own_token_and_no_more(kata, oracle, dispatch, cost, seed):
+    # counted on the CPU in every session: a GPU's attention may arrange its output by a copy
+    q, k, v = oracle.sequence(tokens=192, q_heads=8, kv_heads=2, d=64, device="cpu", seed=seed)
+    cache = cache_for(kata, k, max_len=256)
+    kata.attend(q[:, :, :128], k[:, :, :128], v[:, :, :128], cache)
+    steps = [x[:, :, 128:].contiguous().split(1, dim=2) for x in (q, k, v)]
+    with dispatch() as ops:
+        for step in zip(*steps, strict=True):
+            kata.attend(*step, cache)
+    cost.check("copied_bytes", ops.copied_bytes)
+    cost.check("peak_memory", ops.peak_live_bytes)
+
+
+def test_decoding_beats_recomputing(kata, oracle, cost, seed):
+    # on the CPU in every session: on a GPU a size this small measures nothing but launches
+    step = oracle.make_inputs(
+        position=2048,
+        max_len=2049,
+        q_heads=2,
+        kv_heads=1,
+        d=32,
+        dtype=torch.float32,
+        device="cpu",
+        seed=seed,
+    )
+    calls = [lambda: kata.kv_cache_decode(**step), lambda: oracle.recompute(**step)]
+    steps, forwards = HostClock().time_rounds(calls, 30, lambda: None)
+    ratios = Samples(tuple(b / a for a, b in zip(steps, forwards, strict=True)))
+    cost.check("speedup", ratios.median)
+    similar = oracle.same_precision(**step)
+    assert_matches(calls[0](), oracle.reference(**step), same_precision=similar)
+
+
+def test_more_than_max_len_tokens_are_refused(kata, device):
+    cache = kata.KVCache.allocate(1, 4, 2, 8, device=device)
+    cache.k.zero_()
+    held = torch.ones(1, 2, 3, 8, device=device)
+    cache.append(held, held)
+    for tokens in (2, 9):  # one too many, and more than the whole cache
+        new = torch.full((1, 2, tokens, 8), 7.0, device=device)
+        with pytest.raises(ValueError, match="max_len"):
+            cache.append(new, new)
+        assert cache.length == 3
+        assert cache.k.sum() == held.sum(), "a refused token was written"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("k", (2, 1, 3, 8)),  # one K/V head would broadcast over both
+        ("k", (1, 2, 3, 8)),  # and so would one sequence
+        ("k", (2, 2, 3, 4)),
+        ("v", (2, 2, 1, 8)),  # one token would broadcast over three
+        ("v", (2, 1, 3, 8)),
+    ],
+)
+def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
+    cache = kata.KVCache.allocate(2, 16, 2, 8, device=device)
+    new = {axis: torch.ones(2, 2, 3, 8, device=device) for axis in ("k", "v")}
+    new[name] = torch.ones(shape, device=device)
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        cache.append(**new)
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 3, 5, 8),  # 3 query heads cannot share 2 K/V heads
+        (1, 4, 5, 8),  # would broadcast over the batch
+        (2, 4, 1, 8),  # fewer queries than keys: where they stand would be a guess
+        (2, 4, 5, 4),
+    ],
+)
+def test_queries_that_do_not_fit_are_refused(kata, device, shape):
+    cache = kata.KVCache.allocate(2, 16, 2, 8, device=device)
+    k, v = torch.ones(2, 2, 2, 5, 8, device=device)
+    with pytest.raises(ValueError, match=r"\bq\b"):
+        kata.attend(torch.ones(shape, device=device), k, v, cache)
+    assert cache.length == 0

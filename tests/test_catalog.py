@@ -1,0 +1,128 @@
+"""The curriculum as data: complete, and every mistake in a file told at once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.catalog import load_curriculum
+from harness.coverage import coverage_of
+from harness.errors import MetadataError, UsageProblem
+from harness.kata import load_kata
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def curriculum():
+    return load_curriculum(ROOT)
+
+
+def test_the_whole_curriculum_is_there(curriculum):
+    found = coverage_of(curriculum)
+    assert sorted(curriculum.weeks) == list(range(1, 53))
+    assert found.counts("concepts")[1] == 281
+    assert found.counts("hands_on")[1] == 49
+    assert found.counts("milestone")[1] == 20
+
+
+def test_parts_cover_each_week_once(curriculum):
+    weeks = [number for part in curriculum.parts for number in part.weeks]
+    assert weeks == list(range(1, 53))
+
+
+def test_the_dependency_map_has_no_circle(curriculum):
+    needs = {topic.id: set(topic.needs) for topic in curriculum.topics}
+    while ready := [topic for topic, open_needs in needs.items() if not open_needs]:
+        for topic in ready:
+            del needs[topic]
+        for open_needs in needs.values():
+            open_needs.difference_update(ready)
+    assert needs == {}
+
+
+def test_every_reading_has_an_address(curriculum):
+    readings = [entry for week in curriculum.weeks.values() for entry in week.reading]
+    assert len(readings) > 180
+    assert all(entry.link.startswith("https://") and entry.title for entry in readings)
+
+
+def test_katas_cover_only_what_exists(curriculum):
+    known = {item for week in curriculum.weeks.values() for item in week.items()}
+    for kata in curriculum.katas.values():
+        assert set(kata.covers) <= known, kata.id
+
+
+def test_a_typo_gets_the_nearest_names(curriculum):
+    with pytest.raises(UsageProblem, match="Did you mean fused_silu"):
+        curriculum.kata("fused_silo")
+
+
+def test_a_week_without_katas_says_so(mini):
+    with pytest.raises(UsageProblem, match="week 2 has no katas yet"):
+        load_curriculum(mini).week_katas(2)
+    with pytest.raises(UsageProblem, match="expected 1 to 2, found 9"):
+        load_curriculum(mini).week_katas(9)
+
+
+def test_every_problem_of_a_kata_toml_is_told_at_once(mini):
+    path = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    text = path.read_text().replace("difficulty = 1", "difficulty = 9\nlevel = 3")
+    text = text.replace('backend = "torch"', 'backend = "tritn"').replace("minutes = 5", "")
+    path.write_text(text.replace('meter = "allocated_bytes"', 'meter = "alocated_bytes"'))
+    with pytest.raises(MetadataError) as caught:
+        load_kata(path.parent)
+    for expected in (
+        "kata.toml: 5 problem(s)",
+        "difficulty: expected 1 to 5, found 9",
+        "level: expected one of",
+        "Did you mean triton",
+        "minutes: expected a whole number, found nothing",
+        "cost[0].meter: expected one of",
+        "Did you mean allocated_bytes",
+    ):
+        assert expected in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("at_most = 4000", "", "exactly one of bound, at_most, at_least, found 0"),
+        ("at_most = 4000", "at_most = 1\nbound = 1.0", "exactly one of"),
+        ("at_most = 4000", "at_most = 1\ncase = {n = 3}", "is reported by a test"),
+        ('meter = "allocated_bytes"', 'meter = "spills"', "`target` and `case`"),
+        ('hints = ["Add it to itself.", "Or multiply.", "2 * x"]', "hints = []", "three"),
+        ("[[cost]]", "[[costs]]", "Did you mean cost,"),
+        ("minutes = 5", 'minutes = "five"', "a whole number, found 'five'"),
+        ("title = ", "title : ", "expected valid TOML"),
+    ],
+)
+def test_one_problem_of_a_kata_toml(mini, before, after, expected):
+    path = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(MetadataError, match=r"kata\.toml") as caught:
+        load_kata(path.parent)
+    assert expected in caught.value.message
+
+
+def test_two_broken_files_are_both_named(mini):
+    for week in ("week01", "week02"):
+        (mini / "katas" / week / "week.toml").write_text("goal = 3\n")
+    with pytest.raises(MetadataError) as caught:
+        _ = load_curriculum(mini).weeks
+    assert "week01/week.toml" in caught.value.message
+    assert "week02/week.toml" in caught.value.message
+
+
+HEAVY = ("torch", "triton", "numba", "numpy")
+
+
+def test_the_command_line_imports_nothing_heavy():
+    code = (
+        "import json, sys, harness.cli, harness.scorecard, harness.scaffold, harness.runner, "
+        "harness.check; print(json.dumps(sorted(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not set(HEAVY) & set(json.loads(shown.stdout))

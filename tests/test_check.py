@@ -1,0 +1,120 @@
+"""`kata check` finds what a kata fails to prove."""
+
+import pytest
+
+from harness.catalog import load_curriculum
+from harness.check import check_katas
+from harness.contract import contract_problems, signatures
+from harness.kata import load_kata
+from harness.scaffold import scaffold
+
+DOUBLED = "katas/week01/doubled"
+
+
+@pytest.fixture
+def check(mini, tmp_path, monkeypatch):
+    """Problems of the tiny kata, as `kata check` lists them."""
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+
+    def run(name="doubled"):
+        curriculum = load_curriculum(mini)
+        kata = curriculum.kata(name)
+        (report,) = check_katas([kata], curriculum, tmp_path / "home" / "cache", jobs=1)
+        return report
+
+    return run
+
+
+def edit(path, before, after):
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def test_a_sound_kata_has_no_problems(check):
+    report = check()
+    assert report.problems == []
+    assert len(report.killed_by) == 9
+    assert all(report.killed_by.values())
+
+
+def test_what_the_matrix_fails_to_prove_is_told(check, mini):
+    folder = mini / DOUBLED
+    (folder / "test_doubled.py").write_text(
+        "def test_asserts_nothing(kata):\n    pass\n\n\n"
+        "def test_kills_nothing(kata):\n    import torch\n\n"
+        "    assert kata.doubled(torch.ones(2)).shape == (2,)\n",
+    )
+    edits = mini / "tests/wrong/week01/doubled/edits.toml"
+    first, _, rest = edits.read_text().partition("[writes_past_the_end]")
+    edits.write_text(first + "[" + rest.partition("\n[")[2])
+    (mini / "tests/wrong/week01/doubled/honest.py").write_text(
+        '"""Wrong on purpose: not at all."""\n'
+        + (mini / "solutions/week01/doubled.py").read_text().split('"""', 2)[2]
+    )
+    problems = check().problems
+    assert "stub passes test_asserts_nothing: the test asserts nothing" in problems
+    assert "wrong:honest lives: no test fails on it" in problems
+    assert "wrong:copies lives: no test fails on it" in problems
+    assert "test_kills_nothing kills no wrong solution" in problems
+    assert "cost allocated_bytes: no test measures it" in problems
+
+
+def test_a_failing_reference_is_told(check, mini):
+    edit(
+        mini / "solutions/week01/doubled.py",
+        "y = torch.empty_like(x)",
+        "y = torch.empty_like(x)\n    x = 3 * x",
+    )
+    problems = check().problems
+    assert any(line.startswith("solution fails test_matches_reference") for line in problems)
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "expected"),
+    [
+        (f"{DOUBLED}/kata.toml", '"01.M"', '"01.9"', "covers: expected an id of some week.toml"),
+        (f"{DOUBLED}/doubled.py", "def doubled(x:", "def doubled(y:", "doubled: expected one sig"),
+        (f"{DOUBLED}/doubled.py", "def doubled(", "def dbl(", "stub: expected `doubled`"),
+        (f"{DOUBLED}/README.md", "# Doubled", "# TODO(author)", "TODO(author) is left"),
+        ("tests/wrong/week01/doubled/edits.toml", "y.clone()", "y.clone(", "wrong:copies"),
+        (
+            "tests/wrong/week01/doubled/edits.toml",
+            'find    = "if not x.is_floating_point():"',
+            'find    = "no such line"',
+            "found once in the reference, found 0",
+        ),
+    ],
+)
+def test_a_breach_of_the_contract_is_told(mini, tmp_path, file, before, after, expected):
+    edit(mini / file, before, after)
+    kata = load_kata(mini / DOUBLED)
+    problems = contract_problems(kata, load_curriculum(mini), tmp_path / "cache")
+    assert expected in "\n".join(problems)
+
+
+def test_a_missing_file_is_told(mini, tmp_path):
+    (mini / DOUBLED / "README.md").unlink()
+    problems = contract_problems(load_kata(mini / DOUBLED), load_curriculum(mini), tmp_path)
+    assert problems == [
+        "katas/week01/doubled/README.md: expected a file with something in it, found none"
+    ]
+
+
+def test_signatures_see_functions_and_public_methods():
+    source = (
+        "class A:\n    def go(self, x: int): ...\n    def _in(self): ...\ndef f(a, *, b=1): ..."
+    )
+    assert signatures(source) == {"A": "go(self, x: int)", "f": "a, *, b=1"}
+
+
+@pytest.mark.parametrize("backend", ["triton", "numba", "torch", "python"])
+def test_a_new_kata_lacks_only_what_is_the_authors(check, mini, backend):
+    files = scaffold(mini, "week02/fresh", backend)
+    problems = check("fresh").problems
+    assert problems == ["katas/week02/fresh: TODO(author) is left"]
+    for path in files:
+        path.write_text(path.read_text().replace("TODO(author)", "done"))
+    report = check("fresh")
+    assert report.problems == []
+    assert len(report.killed_by) == 3

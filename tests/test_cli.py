@@ -1,0 +1,135 @@
+"""The command `kata` from outside, on the tiny curriculum."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def solve(mini):
+    solution = mini / "solutions" / "week01" / "doubled.py"
+    file = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    file.write_text("# mine\n" + solution.read_text())
+    return file
+
+
+def test_a_stub_exits_1_and_names_the_next_step(kata_command):
+    done = kata_command("run", "doubled")
+    assert done.returncode == 1
+    assert done.stdout.count("doubled is still a stub: edit katas/week01/doubled") == 7
+    assert "next: edit katas/week01/doubled/doubled.py" in done.stdout
+
+
+def test_solving_a_kata_is_remembered(kata_command, mini):
+    solve(mini)
+    done = kata_command("run", "doubled", "--seed", "7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "threshold allocated_bytes: 4,000, limit <= 4,000" in done.stdout
+    (row,) = json.loads(kata_command("list", "--json").stdout)
+    assert row["status"] == "correct"
+    card = json.loads(kata_command("scorecard", "--json").stdout)
+    assert card["weeks"][0]["concepts_touched"] == 1
+    exported = kata_command("export").stdout.splitlines()
+    attempts = [json.loads(line) for line in exported if '"doubled"' in line]
+    assert attempts[0]["attempt"]["seed"] == 7
+
+
+def test_export_and_import_merge_once(kata_command, tmp_path):
+    kata_command("run", "doubled")
+    kata_command("export", "-o", str(tmp_path / "mine.jsonl"))
+    elsewhere = {"KATA_HOME": str(tmp_path / "elsewhere")}
+    first = kata_command("import", str(tmp_path / "mine.jsonl"), **elsewhere)
+    again = kata_command("import", str(tmp_path / "mine.jsonl"), **elsewhere)
+    assert first.stdout.startswith("1 "), first.stderr
+    assert again.stdout.startswith("0 ")
+
+
+def test_swap_and_restore_bring_the_learners_file_back(kata_command, mini):
+    file = solve(mini)
+    mine = file.read_text()
+    assert kata_command("swap", "doubled").returncode == 0
+    assert file.read_text() == (mini / "solutions" / "week01" / "doubled.py").read_text()
+    assert kata_command("restore", "doubled").returncode == 0
+    assert file.read_text() == mine
+    kept = kata_command("stash", "list", "doubled").stdout.split()[0]
+    assert kata_command("stash", "show", kept).stdout == mine
+
+
+def test_diff_shows_mine_against_the_reference(kata_command, mini):
+    solve(mini)
+    assert "-# mine" in kata_command("diff", "doubled").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["run", "doubed"], 2, "Did you mean doubled?"),
+        (["run", "--week", "7"], 2, "expected 1 to 2, found 7"),
+        (["run", "--week", "2"], 2, "week 2 has no katas yet"),
+        (["run"], 2, "expected names, --week N or --all"),
+        (["run", "doubled", "--impl", "nowhere.py"], 2, "expected yours, solution or the path"),
+        (["check", "doubled", "--all"], 2, "found none or several"),
+        (["profile", "show", "h300"], 2, "Did you mean"),
+        (["new", "week1/Bad"], 2, "expected weekNN/snake_case_name"),
+        (["new", "week01/doubled"], 2, "expected a name that is free"),
+        (["new", "week01/x", "--backend", "cobol"], 2, "expected one of python"),
+    ],
+)
+def test_wrong_usage_says_the_way_out(kata_command, arguments, code, expected):
+    done = kata_command(*arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert expected in done.stderr
+
+
+def test_a_broken_kata_toml_is_named(kata_command, mini):
+    path = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    path.write_text(path.read_text() + "\nsurprise = 1\n")
+    done = kata_command("run", "doubled")
+    assert done.returncode == 3
+    assert "surprise" in done.stderr
+    assert "kata.toml" in done.stderr
+
+
+def test_an_unwritable_home_is_named(kata_command, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    done = kata_command("run", "doubled", KATA_HOME=str(tmp_path / "file" / "home"))
+    assert done.returncode == 3
+    assert "Error" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_hints_come_one_at_a_time(kata_command):
+    shown = [kata_command("hint", "doubled").stdout for _ in range(4)]
+    assert [line.split(":")[0] for line in shown] == [
+        "Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "Hint 3 of 3",
+    ]  # fmt: skip
+
+
+def test_coverage_names_what_is_not_covered_yet(kata_command):
+    found = json.loads(kata_command("coverage", "--json").stdout)
+    assert found["totals"]["concepts"] == {"covered": 1, "all": 3}
+    assert found["totals"]["milestone"] == {"covered": 1, "all": 1}
+
+
+def test_make_targets_are_one_line_over_the_command():
+    for target in ("kata name=x", "test", "check", "fix", "scorecard", "setup", "clean", "help"):
+        done = subprocess.run(
+            ["make", "-n", *target.split()], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"]])
+def test_looking_is_quick(arguments):
+    command = [sys.executable, "-m", "harness", *arguments]
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.3
