@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
@@ -495,6 +496,8 @@ def _stored(value: object) -> object:
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
+    if isinstance(value, Real) and not isinstance(value, int):
+        return float(value)  # a NumPy scalar would silently become its bytes
     return value
 
 

@@ -74,6 +74,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
     if config.getoption("--matrix"):
         config.pluginmanager.register(MatrixState(), "kata-matrix")
+    _settle_hypothesis(shrink=not config.getoption("--matrix"))
+
+
+def _settle_hypothesis(*, shrink: bool) -> None:
+    """Few examples, no deadline, nothing written; a kill matrix needs no smallest example."""
+    from hypothesis import HealthCheck, Phase, settings
+
+    phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
+    settings.register_profile(
+        "katas",
+        max_examples=25,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+    )
+    settings.load_profile("katas")
 
 
 def pytest_report_header() -> str:

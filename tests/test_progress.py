@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from harness import files, migrations
@@ -164,6 +165,12 @@ def test_a_measurement_that_is_not_a_number_is_kept_as_such(progress):
     kept = end(progress, begin(progress), measurements=[found])
     assert math.isnan(kept.measurements[0].value)
     assert kept.measurements[0].passed is False
+
+
+def test_numbers_of_numpy_are_kept_as_numbers(progress):
+    found = Measurement(name="m", meter="m", value=np.float32(0.5), limit=np.int64(3))
+    (kept,) = end(progress, begin(progress), measurements=[found]).measurements
+    assert (kept.value, kept.limit) == (0.5, 3.0)
 
 
 def test_output_that_was_not_utf8_is_kept_readable(progress):
@@ -791,16 +798,14 @@ def test_an_import_that_contradicts_what_is_kept_is_refused(progress):
 
 def test_the_history_loads_in_milliseconds_and_without_torch():
     program = (
-        "import sys, time, click; start = time.perf_counter()\n"
+        "import sys, time, click; start = time.process_time()\n"
         "import harness.progress, harness.workspace\n"
-        "print(time.perf_counter() - start)\n"
+        "print(time.process_time() - start)\n"
         "print({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules))"
     )
-    # the best of three, since the machine may be busy
-    runs = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        for _ in range(3)
-    ]
-    seconds = [float(run.stdout.splitlines()[0]) for run in runs]
-    assert min(seconds) < 0.15
-    assert all(run.stdout.splitlines()[1] == "set()" for run in runs)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    seconds, heavy = run.stdout.splitlines()
+    assert float(seconds) < 0.15
+    assert heavy == "set()"

@@ -359,12 +359,13 @@ def test_preemption_and_the_end_of_a_request_free_the_cache():
 def test_capacity_is_counted_in_whole_blocks():
     trace = [request(0, 5, 9), request(1, 1, 9)]
     auditor = Auditor(trace, unit_steps(), kv_tokens=12, block_size=4)
-    assert auditor.advance(Plan(prefill=[(0, 3)]), 0.0).kv_tokens == 4
-    assert auditor.advance(Plan(prefill=[(0, 2), (1, 1)]), 1.0).kv_tokens == 12
-    for at in range(2, 5):
+    assert auditor.advance(Plan(prefill=[(0, 2)]), 0.0).kv_tokens == 4
+    assert auditor.advance(Plan(prefill=[(0, 2)]), 1.0).kv_tokens == 4
+    assert auditor.advance(Plan(prefill=[(0, 1), (1, 1)]), 2.0).kv_tokens == 12
+    for at in range(3, 6):
         assert auditor.advance(Plan(decode=[0, 1]), float(at)).kv_tokens == 12
     with pytest.raises(ScheduleViolation, match="at most 12 cached tokens, found 20"):
-        auditor.advance(Plan(decode=[0, 1]), 5.0)  # the 9th token of one, the 5th of the other
+        auditor.advance(Plan(decode=[0, 1]), 6.0)  # the 9th token of one, the 5th of the other
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ def desk(tmp_path):
     return Desk(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """Only a power cut needs what is synced, and none is tried here; a kill does not."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def forked(work):
     """Run `work` in a forked process; its id."""
     with warnings.catch_warnings():
@@ -460,6 +466,32 @@ def test_a_home_that_cannot_be_made_is_named_and_the_file_left_alone(desk):
     with pytest.raises(HarnessError, match="home/stash: expected a folder to write in"):
         desk.swap()
     assert desk.file.read_bytes() == MINE
+
+
+def test_content_is_on_disk_before_it_takes_the_name_and_the_name_after(tmp_path, monkeypatch):
+    replace, steps = os.replace, []
+
+    def move(source, target):
+        steps.append("replace")
+        replace(source, target)
+
+    def sync(descriptor):
+        steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+
+    monkeypatch.setattr(os, "replace", move)
+    monkeypatch.setattr(os, "fsync", sync)
+    files.write_atomically(tmp_path / "file.py", MINE)
+    assert steps == ["content", "replace", "folder"]
+
+
+def test_a_file_system_that_cannot_sync_a_folder_is_written_all_the_same(tmp_path, monkeypatch):
+    def sync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    files.write_atomically(tmp_path / "file.py", MINE)
+    assert (tmp_path / "file.py").read_bytes() == MINE
 
 
 def test_a_write_keeps_permissions(tmp_path):

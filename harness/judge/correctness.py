@@ -7,8 +7,8 @@ if TYPE_CHECKING:
 
 # norm error ||got - want|| / ||want|| that an honest kernel stays under, by result dtype
 NORM_LIMITS = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 3e-3}
-# results of a pure map may differ from the rounded truth by this many eps of their own size
-MAP_ULPS = {"float64": 8.0, "float32": 8.0, "float16": 1.0, "bfloat16": 1.0}
+# a map computed in float32 is off by half a unit of its result; a rounded intermediate doubles that
+MAP_ULPS = {"float64": 8.0, "float32": 8.0, "float16": 0.6, "bfloat16": 0.6}
 
 
 def assert_matches(

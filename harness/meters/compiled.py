@@ -235,10 +235,11 @@ def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s
             }
         )
         if "problem" in answer:
+            inputs = ", ".join(f"{name}={value!r}" for name, value in request.case.items())
             raise CompileFailed(
                 f"{request.file.name}: expected {request.function} to build its kernels for "
-                f"{request.target}, found {answer['problem']}. Call it on the inputs of "
-                f"{dict(request.case)}.\n{answer['detail']}".rstrip()
+                f"{request.target}, found {answer['problem']}. It was given "
+                f"make_inputs({inputs}).\n{answer['detail']}".rstrip()
             )
         (draft / "facts.json").write_text(json.dumps(answer["kernels"]), encoding="utf-8")
         try:

@@ -65,13 +65,16 @@ class _AddressCounts:
     def __init__(self) -> None:
         self._edges: IntArray = np.zeros(1, np.int64)
         self._rises: IntArray = np.zeros(1, np.int64)
-        self._pending: list[tuple[IntArray, int]] = []
+        self._pending: list[tuple[IntArray, IntArray]] = []  # where runs start and where they end
         self._pending_size = 0
 
     def add(self, addresses: IntArray, size: int) -> None:
         """Count one access to the `size` addresses from each of `addresses` on."""
-        self._pending.append((addresses, size))
-        self._pending_size += 16 + addresses.size  # a small array costs its header
+        breaks = np.flatnonzero(np.diff(addresses) != size)
+        starts = addresses[np.concatenate([[0], breaks + 1])] if addresses.size else addresses
+        ends = addresses[np.concatenate([breaks, [-1]])] + size if addresses.size else addresses
+        self._pending.append((starts, ends))
+        self._pending_size += 16 + starts.size  # a small array costs its header
         if self._pending_size > self.pending_limit:
             self._merge()
 
@@ -95,9 +98,9 @@ class _AddressCounts:
 
     def _merge(self) -> None:
         edges, rises = [self._edges], [self._rises]
-        for addresses, size in self._pending:
-            edges += [addresses, addresses + size]
-            rises += [np.ones_like(addresses), np.full_like(addresses, -1)]
+        for starts, ends in self._pending:
+            edges += [starts, ends]
+            rises += [np.ones_like(starts), np.full_like(ends, -1)]
         merged, where = np.unique(np.concatenate(edges), return_inverse=True)
         summed = np.bincount(where, weights=np.concatenate(rises)).astype(np.int64)
         kept = (summed != 0) | (merged == 0)  # address 0 is where the first step begins

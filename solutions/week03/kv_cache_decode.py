@@ -73,7 +73,7 @@ class KVCache:
             raise ValueError(f"v: expected {list(k.shape)} like k, found {list(v.shape)}.")
         length = self.length + tokens
         if length > max_len:
-            raise ValueError(f"append: expected at most max_len = {max_len} tokens, found {length}.")
+            raise ValueError(f"expected at most max_len = {max_len} tokens, found {length}.")
         self.k[:, :, self.length : length] = k
         self.v[:, :, self.length : length] = v
         self.length = length

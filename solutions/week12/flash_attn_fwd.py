@@ -31,7 +31,7 @@ class Config:
 
 
 CPU = Config(m=32, n=32)
-FP32 = Config(m=32, n=32)
+FP32 = Config(m=64, n=32, warps=8)
 POINTER = Config(m=128, n=64, warps=8)
 DESCRIPTOR = Config(m=128, n=64)
 

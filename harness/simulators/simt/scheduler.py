@@ -1,20 +1,21 @@
 """
 CUDA threads as greenlets: run in an order of our choosing, stopped at barriers, never hung.
 
-A thread runs until it waits or returns, then the next one runs: nothing is concurrent, so a
-launch is repeatable, and a missing barrier shows as a wrong answer in one order or another.
-Blocks run one after the other, unless a grid barrier keeps them all alive. A wait that can never
-end is an error that names the thread, its block and its line.
+A thread runs until it waits or returns, then the next one runs. Nothing is concurrent, so a launch
+repeats exactly, and a missing barrier gives a wrong answer in one order or another. Blocks run one
+after the other, unless a grid barrier keeps them all alive. A wait that can never end is an error
+that names the thread, its block and its line.
 """
 
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from greenlet import getcurrent, greenlet
@@ -24,33 +25,25 @@ from harness.errors import HarnessError, UsageProblem
 Order = Literal["forward", "reversed", "random"]
 
 MAX_BLOCK_THREADS = 1024
-_HERE = str(Path(__file__).parent)
+HERE = str(Path(__file__).parent)
 
 
 class SimtError(HarnessError):
-    """A kernel does what hangs or has no defined result on a GPU."""
+    """A kernel does what hangs, or has no defined result, on a GPU."""
 
     exit_code = 1
-
-
-class Dim3(NamedTuple):
-    """An index or extent: `x` varies fastest."""
-
-    x: int
-    y: int
-    z: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """
-    How the simulated machine behaves.
+    The simulated machine.
 
     Attributes:
-        order: In which order blocks run, and threads inside a block between two barriers.
-        seed: Of the permutation, when `order` is "random".
+        order: In which order blocks run, and the threads of a block between two barriers.
+        seed: Of the permutations, when `order` is "random".
         warp_size: Lanes of a warp: 32, or 64 as on CDNA.
-        resident_blocks: How many blocks fit on the machine at once; what a grid barrier allows.
+        resident_blocks: How many blocks can be alive at once: the largest grid with a barrier.
     """
 
     order: Order = "forward"
@@ -61,50 +54,36 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse a machine that is not simulated."""
         if self.order not in get_args(Order):
-            expected = ", ".join(get_args(Order))
-            raise UsageProblem(f"order: expected {expected}, found {self.order!r}.")
+            known = ", ".join(get_args(Order))
+            raise UsageProblem(f"order: expected {known}, found {self.order!r}.")
         if self.warp_size not in (32, 64):
             raise UsageProblem(f"warp_size: expected 32 or 64, found {self.warp_size!r}.")
         if self.resident_blocks < 1:
-            raise UsageProblem(f"resident_blocks: expected at least 1, found {self.resident_blocks}.")
+            raise UsageProblem(f"resident_blocks: expected 1 or more, found {self.resident_blocks}.")
 
-    def permutation(self, count: int, salt: int = 0) -> Sequence[int]:
-        """The numbers below `count` in running order; `salt` tells one shuffle from the next."""
+    def permutation(self, count: int, salt: int) -> Sequence[int]:
+        """The numbers below `count` in running order; `salt` tells one shuffle from another."""
         if self.order == "random":
             return random.Random(f"{self.seed}/{salt}").sample(range(count), count)
         return range(count) if self.order == "forward" else range(count)[::-1]
 
 
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """
-    What a launch did apart from loads and stores.
+class Dim3(NamedTuple):
+    """An index or an extent; `x` varies fastest."""
 
-    Attributes:
-        block_barriers: Barriers completed, for each block that ran.
-        grid_barriers: Barriers of the whole grid completed.
-        shuffles: Warp-wide shuffles: one for all lanes together.
-        votes: Warp-wide votes, counted alike.
-        warp_barriers: `syncwarp`, counted alike.
-        global_atomics: Atomic operations on global arrays, one for each lane.
-        shared_atomics: Atomic operations on shared arrays, one for each lane.
-        exited_before_barrier: Threads that had returned when a barrier of their block completed.
-        shared_bytes: Most shared memory of any block, static and dynamic.
-    """
+    x: int
+    y: int
+    z: int
 
-    block_barriers: list[int] = field(default_factory=list)
-    grid_barriers: int = 0
-    shuffles: int = 0
-    votes: int = 0
-    warp_barriers: int = 0
-    global_atomics: int = 0
-    shared_atomics: int = 0
-    exited_before_barrier: int = 0
-    shared_bytes: int = 0
+
+def _unravel(number: int, extent: Dim3) -> Dim3:
+    rest, x = divmod(number, extent.x)
+    z, y = divmod(rest, extent.y)
+    return Dim3(x, y, z)
 
 
 class Wait(NamedTuple):
-    """What a thread waits for; `mask` names the lanes when only a warp takes part."""
+    """What a thread waits at; `mask` names the lanes where only a warp takes part."""
 
     what: str
     mask: int | None = None
@@ -114,186 +93,195 @@ BLOCK_BARRIER = Wait("syncthreads")
 GRID_BARRIER = Wait("this_grid().sync")
 
 
-class CurrentThread(Protocol):
-    """The part of a kernel's `cuda` that changes from thread to thread."""
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """
+    What a launch did, loads and stores apart.
 
-    threadIdx: Dim3  # noqa: N815 -- CUDA's names
-    blockIdx: Dim3  # noqa: N815
+    Attributes:
+        block_barriers: Barriers completed, for each block.
+        grid_barriers: Barriers of the whole grid completed.
+        warp_calls: Of each warp intrinsic, one for all the lanes that take part.
+        atomics: Atomic operations on "global" and "shared" arrays, one for each lane.
+        exited_before_barrier: Threads that had returned when a barrier of their block completed.
+        shared_bytes: The most shared memory of a block, static and dynamic.
+    """
+
+    block_barriers: list[int] = field(default_factory=list)
+    grid_barriers: int = 0
+    warp_calls: Counter[str] = field(default_factory=Counter)
+    atomics: Counter[str] = field(default_factory=Counter)
+    exited_before_barrier: int = 0
+    shared_bytes: int = 0
 
 
 class Thread:
-    """One CUDA thread: a greenlet, its place in the grid, and what it waits for."""
+    """One CUDA thread: a greenlet, its place in the grid, and what it waits at."""
 
     __slots__ = ("block", "greenlet", "index", "lane", "number", "rank", "wait", "warp")
 
-    def __init__(self, block: "Block", number: int, rank: int, run: Callable[[], None]) -> None:
+    def __init__(self, block: "Block", number: int, rank: int) -> None:
         launch = block.launch
         warp, self.lane = divmod(number, launch.settings.warp_size)
         self.block = block
         self.warp = block.warps[warp]
+        self.number = number
         self.index = _unravel(number, launch.block_dim)
-        self.number = block.number * launch.block_threads + number  # within the grid
         self.rank = rank
         self.wait: Wait | None = None
-        self.greenlet = greenlet(run)
+        self.greenlet = greenlet(launch.body)
 
     def __str__(self) -> str:
         return f"thread {tuple(self.index)} of block {tuple(self.block.index)}"
 
     @property
-    def state(self) -> str:
-        """What a reader of an error message needs to know about this thread."""
-        if self.wait is None:
-            return f"{self}, which has returned"
-        return f"{self}, which waits at {self.wait.what} ({self.line})"
-
-    @property
     def line(self) -> str:
-        """`file.py:12`, where the suspended thread stands in its own code."""
-        return _user_line(self.greenlet.gr_frame)
+        """`kernel.py:12`, where the thread, suspended or running, stands in its own code."""
+        frame: FrameType | None = self.greenlet.gr_frame or sys._getframe()
+        while frame is not None and frame.f_code.co_filename.startswith(HERE):
+            frame = frame.f_back
+        assert frame is not None
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+    def suspend(self, wait: Wait) -> None:
+        """Let others run until this thread is resumed."""
+        self.wait = wait
+        self.block.launch.hub.switch()
+        self.wait = None
 
 
 class Warp:
     """
     The lanes that shuffle and vote together.
 
-    `epoch` counts the points all its live lanes have passed together: accesses of two epochs
-    are never one request.
+    `epoch` counts the points that all live lanes have passed together: accesses made in two
+    epochs never belong to one request.
     """
 
-    __slots__ = ("epoch", "lanes", "live", "meetings")
+    __slots__ = ("alive", "epoch", "lanes", "meetings")
 
     def __init__(self) -> None:
-        self.epoch = 0
         self.lanes: dict[int, Thread] = {}
-        self.live = 0
+        self.alive = 0  # the mask of lanes that have not returned
+        self.epoch = 0
         self.meetings: dict[Wait, dict[int, Any]] = {}
 
-    def bring(self, thread: Thread, wait: Wait, value: object) -> dict[int, Any]:
-        """Put the value of one lane on the table of a meeting and return the table."""
-        table = self.meetings.setdefault(wait, {})
-        table[thread.lane] = value
-        return table
+    def add(self, thread: Thread) -> None:
+        """Take in the thread of one lane."""
+        self.lanes[thread.lane] = thread
+        self.alive |= 1 << thread.lane
+
+    def missing(self, mask: int) -> str:
+        """Say why a lane of `mask` will never come, or nothing when all still may."""
+        gone = mask & ~self.alive
+        if not gone:
+            return ""
+        lane = (gone & -gone).bit_length() - 1
+        fate = "which has returned" if lane in self.lanes else "which the block does not have"
+        return f"lane {lane}, {fate}"
 
     def close(self, wait: Wait) -> list[Thread]:
-        """End a meeting that every lane has come to; return its lanes."""
-        met = [self.lanes[lane] for lane in self.meetings.pop(wait)]
-        if len(met) == self.live:
+        """End a meeting that every lane of its mask has come to; return their threads."""
+        if wait.mask == self.alive:
             self.epoch += 1
-        return met
+        return [self.lanes[lane] for lane in self.meetings.pop(wait)]
 
 
 class Block:
-    """The threads of one block, and who of them can go on."""
+    """The threads of one block, and which of them can go on."""
 
     def __init__(self, launch: "Launch", number: int) -> None:
         self.launch = launch
         self.number = number
         self.index = _unravel(number, launch.grid_dim)
+        self.warps = [Warp() for _ in range(launch.warps_per_block)]
+        order = launch.settings.permutation(launch.block_threads, salt=number + 1)
+        self.live = [Thread(self, at, rank) for rank, at in enumerate(order)]
+        for thread in self.live:
+            thread.warp.add(thread)
+        self.ready = list(self.live)
+        self.arrived: dict[Thread, bool] = {}
+        self.exited = 0
         self.barriers = 0
         self.shared: dict[object, Any] = {}
         self.shared_bytes = 0
-        self.exited = 0
-        warps = math.ceil(launch.block_threads / launch.settings.warp_size)
-        self.warps = [Warp() for _ in range(warps)]
-        order = launch.settings.permutation(launch.block_threads, salt=number + 1)
-        self.live = [Thread(self, at, rank, launch.start) for rank, at in enumerate(order)]
-        for thread in self.live:
-            thread.warp.lanes[thread.lane] = thread
-            thread.warp.live += 1
-        self.ready = list(self.live)
-        self.arrived: dict[Thread, bool] = {}
-        self.predicates: list[bool] = []
 
     def run(self) -> None:
-        """Let threads run until all have returned or wait for the rest of the grid."""
+        """Run threads until all have returned or wait for the rest of the grid."""
         while self.ready:
             batch, self.ready = sorted(self.ready, key=lambda thread: thread.rank), []
             for thread in batch:
-                thread.wait = None
-                if self.launch.resume(thread):
+                self.launch.resume(thread)
+                if thread.greenlet.dead:
                     self._leave(thread)
         if any(thread.wait != GRID_BARRIER for thread in self.live):
-            self._stuck()
+            raise self._deadlock()
 
-    def at_barrier(self, thread: Thread, predicate: bool) -> list[bool]:
-        """Wait for the live threads of the block; return what each of them brought."""
-        self.arrived[thread] = predicate
-        if len(self.arrived) == len(self.live):
-            self._complete_barrier()
-        self.launch.suspend(thread, BLOCK_BARRIER)
-        return self.predicates
+    def meet(self, thread: Thread, predicate: bool) -> Iterable[bool]:
+        """Wait at the block's barrier; return the predicates of all who came."""
+        table = self.arrived
+        table[thread] = predicate
+        self._complete_barrier()
+        thread.suspend(BLOCK_BARRIER)
+        return table.values()
 
-    def at_meeting(self, thread: Thread, wait: Wait, value: object) -> dict[int, Any]:
-        """Wait for the lanes in the mask of `wait`; return what each of them brought."""
+    def meet_in_warp(self, thread: Thread, wait: Wait, value: object) -> dict[int, Any]:
+        """Wait for the lanes in the mask of `wait`; return each lane's value."""
         assert wait.mask is not None
-        table = thread.warp.bring(thread, wait, value)
-        self._check_mask(thread, wait)
+        warp = thread.warp
+        if not wait.mask >> thread.lane & 1:
+            raise _misnamed(thread, wait, f"the caller's own lane {thread.lane} in it, found it left out")
+        if missing := warp.missing(wait.mask):
+            raise _misnamed(thread, wait, f"all its lanes to call, found {missing}")
+        table = warp.meetings.setdefault(wait, {})
+        table[thread.lane] = value
         if len(table) == wait.mask.bit_count():
-            self.ready += thread.warp.close(wait)
-        self.launch.suspend(thread, wait)
+            self.ready += warp.close(wait)
+            self.launch.tally.warp_calls[wait.what] += 1
+        thread.suspend(wait)
         return table
 
     def release(self) -> None:
-        """Send all live threads on from a barrier of the block or the grid."""
+        """Send all live threads on from a barrier."""
         self.ready = list(self.live)
         for warp in self.warps:
             warp.epoch += 1
 
     def _complete_barrier(self) -> None:
-        self.barriers += 1
-        self.launch.tally.exited_before_barrier += self.exited
-        self.exited = 0
-        self.predicates = list(self.arrived.values())
-        self.arrived = {}
-        self.release()
+        """Open the barrier if every live thread has come; those that returned are not waited for."""
+        if self.arrived and len(self.arrived) == len(self.live):
+            self.arrived = {}
+            self.barriers += 1
+            self.launch.tally.exited_before_barrier += self.exited
+            self.exited = 0
+            self.release()
 
     def _leave(self, thread: Thread) -> None:
         self.live.remove(thread)
         self.exited += 1
-        thread.warp.live -= 1
+        thread.warp.alive &= ~(1 << thread.lane)
         for wait, table in thread.warp.meetings.items():
-            self._check_mask(thread.warp.lanes[next(iter(table))], wait)
-        if self.arrived and len(self.arrived) == len(self.live):
-            self._complete_barrier()
+            assert wait.mask is not None
+            if missing := thread.warp.missing(wait.mask):
+                waiting = thread.warp.lanes[next(iter(table))]
+                raise _misnamed(waiting, wait, f"all its lanes to call, found {missing}")
+        self._complete_barrier()
 
-    def _check_mask(self, thread: Thread, wait: Wait) -> None:
-        """Refuse a mask without the caller, or with lanes that can no longer come."""
-        assert wait.mask is not None
-        if not wait.mask >> thread.lane & 1:
-            problem = f"to find the calling lane {thread.lane} in it"
-        else:
-            problem = self._absent(thread.warp, wait.mask)
-        if problem:
-            line = thread.line if thread.greenlet is not getcurrent() else _user_line(_frame())
-            raise SimtError(
-                f"{line}: {thread}: {wait.what} with mask {wait.mask:#x}: expected {problem}. "
-                "Every lane in the mask must make the call, and no other: call it before any lane "
-                "leaves, or name fewer lanes."
-            )
-
-    def _absent(self, warp: Warp, mask: int) -> str:
-        for lane in _bits(mask):
-            if lane not in warp.lanes:
-                return f"lane {lane}, found a block of {self.launch.block_threads} threads"
-            if warp.lanes[lane].greenlet.dead:
-                return f"lane {lane}, found that it has returned"
-        return ""
-
-    def _stuck(self) -> NoReturn:
-        """Explain a wait that cannot end, by the thread with the smallest circle of partners."""
-        waits: Callable[[Thread], int] = lambda thread: (
-            [None, BLOCK_BARRIER, GRID_BARRIER].index(thread.wait)
-            if thread.wait in (BLOCK_BARRIER, GRID_BARRIER)
-            else 0
+    def _deadlock(self) -> SimtError:
+        """Explain a wait that cannot end: warps first, for their waits hold up the barriers."""
+        thread = min(self.live, key=lambda one: (one.wait == GRID_BARRIER, one.wait == BLOCK_BARRIER))
+        assert thread.wait is not None
+        mask = thread.wait.mask
+        partners = (
+            self.live if mask is None else [thread.warp.lanes[lane] for lane in lanes_of(mask)]
         )
-        thread = min(self.live, key=waits)
-        raise _never(thread, next(one for one in self._partners(thread) if one.wait != thread.wait))
-
-    def _partners(self, thread: Thread) -> Iterator[Thread]:
-        if thread.wait is not None and thread.wait.mask is not None:
-            return (thread.warp.lanes[lane] for lane in _bits(thread.wait.mask))
-        return iter(self.live)
+        other = next(one for one in partners if one.wait != thread.wait)
+        assert other.wait is not None
+        return SimtError(
+            f"{thread.line}: {thread}: expected {other} to come to {thread.wait.what} too, found it "
+            f"waiting at {other.wait.what} ({other.line}): they wait for each other for ever. Take "
+            "all threads of the block, or all lanes of the mask, through the same calls."
+        )
 
 
 class Launch:
@@ -305,23 +293,107 @@ class Launch:
         grid_dim: Blocks.
         block_dim: Threads of a block.
         settings: The machine.
+
+    Raises:
+        SimtError: CUDA would refuse the configuration.
     """
 
     def __init__(
-        self, kernel: Callable[[], None], grid_dim: Dim3, block_dim: Dim3, settings: Settings
+        self, kernel: Callable[[], object], grid_dim: Dim3, block_dim: Dim3, settings: Settings
     ) -> None:
         self.kernel = kernel
         self.grid_dim = grid_dim
         self.block_dim = block_dim
         self.settings = settings
-        self.block_threads = math.prod(block_dim)
         self.blocks = math.prod(grid_dim)
-        self.tally = Tally()
-        self.thread: Thread
-        self.cuda: CurrentThread
+        self.block_threads = math.prod(block_dim)
         if self.blocks < 1 or not 1 <= self.block_threads <= MAX_BLOCK_THREADS:
             raise SimtError(
                 f"launch [{tuple(grid_dim)}, {tuple(block_dim)}]: expected at least one block of 1 "
                 f"to {MAX_BLOCK_THREADS} threads, found {self.blocks} of {self.block_threads}. "
-                "CUDA refuses such a launch."
+                "CUDA refuses it."
             )
+        self.warps_per_block = math.ceil(self.block_threads / settings.warp_size)
+        self.tally = Tally()
+        self.resident: list[Block] = []
+        self.hub = getcurrent()
+        self.thread: Thread  # the one that runs
+
+    def body(self) -> None:
+        """What each greenlet runs; GPU arithmetic raises no warnings."""
+        with np.errstate(all="ignore"):
+            self.kernel()
+
+    def run(self) -> None:
+        """
+        Run every thread to its end.
+
+        Raises:
+            SimtError: Threads wait for ever, or name lanes that cannot come.
+            Exception: The kernel's own, its message opened by thread and block.
+        """
+        try:
+            for number in self.settings.permutation(self.blocks, salt=0):
+                self._admit(number)
+            while self.resident:
+                self._open_grid_barrier()
+                for block in list(self.resident):
+                    self._advance(block)
+        finally:
+            for block in self.resident:
+                for thread in block.live:
+                    if thread.greenlet:  # started: its context managers must be left
+                        thread.greenlet.throw()
+
+    def resume(self, thread: Thread) -> None:
+        """Run `thread` until it waits, returns or raises."""
+        self.thread = thread
+        try:
+            thread.greenlet.switch()
+        except HarnessError:
+            raise
+        except Exception as error:
+            where = f"tid={list(thread.index)} ctaid={list(thread.block.index)}"
+            error.args = (f"{where}: {error}" if str(error) else where,)
+            raise
+
+    def _admit(self, number: int) -> None:
+        if len(self.resident) == self.settings.resident_blocks:
+            waiting = self.resident[0].live[0]
+            raise SimtError(
+                f"{waiting.line}: {waiting}: expected all {self.blocks} blocks to fit on the machine "
+                f"for {GRID_BARRIER.what}, found room for {len(self.resident)}. Launch fewer blocks."
+            )
+        self.resident.append(Block(self, number))
+        self._advance(self.resident[-1])
+
+    def _advance(self, block: Block) -> None:
+        block.run()
+        if not block.live:
+            self.resident.remove(block)
+            self.tally.block_barriers.append(block.barriers)
+            self.tally.shared_bytes = max(self.tally.shared_bytes, block.shared_bytes)
+
+    def _open_grid_barrier(self) -> None:
+        waiting = [thread for block in self.resident for thread in block.live]
+        gone = self.blocks * self.block_threads - len(waiting)
+        if gone:
+            raise SimtError(
+                f"{waiting[0].line}: {waiting[0]}: expected every thread of the grid at "
+                f"{GRID_BARRIER.what}, found {gone} that have returned. Nobody may leave before it."
+            )
+        self.tally.grid_barriers += 1
+        for block in self.resident:
+            block.release()
+
+
+def lanes_of(mask: int) -> list[int]:
+    """The lanes a mask names, lowest first."""
+    return [lane for lane in range(mask.bit_length()) if mask >> lane & 1]
+
+
+def _misnamed(thread: Thread, wait: Wait, problem: str) -> SimtError:
+    return SimtError(
+        f"{thread.line}: {thread}: {wait.what} with mask {wait.mask:#x}: expected {problem}. Make the "
+        "call before any lane leaves or turns aside, or name only the lanes that make it."
+    )

@@ -1,7 +1,10 @@
 """What is special about a cache: any chunking, nothing copied, nothing read past its length."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +26,16 @@ def cache_for(kata, k, max_len=None):
 
 def assert_causal(oracle, out, q, k, v):
     truth = oracle.causal_attention(q.double(), k.double(), v.double())
-    assert_matches(out, truth, same_precision=oracle.causal_attention(q, k, v))
+    assert_matches(out, truth, same_precision=oracle.trusted_attention(q, k, v))
+
+
+@pytest.fixture
+def one_thread():
+    """On a busy machine a call of 50 us spends its time waiting for the second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @settings(max_examples=25, deadline=None)
@@ -35,7 +47,7 @@ def assert_causal(oracle, out, q, k, v):
 )
 def test_any_chunking_gives_the_same_outputs(kata, oracle, device, tokens, cuts, spare, seed):
     edges = [0, *sorted(cut for cut in cuts if cut < tokens), tokens]
-    chunks = [end - start for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = [end - start for start, end in pairwise(edges)]
     q, k, v = oracle.sequence(
         tokens=tokens, q_heads=2, kv_heads=2, d=8, device=device, seed=seed, batch=2
     )
@@ -72,8 +84,8 @@ def test_one_head_one_token_sees_itself(kata, device, seed):
 
 
 def test_attend_needs_no_more_of_a_cache_than_append(kata, oracle, device, seed):
-    q, k, v = oracle.sequence(tokens=9, q_heads=2, kv_heads=1, d=8, device=device, seed=seed)
-    out = attend_in_chunks(kata, kata.CatCache(), q, k, v, [4, 3, 1, 1])
+    q, k, v = oracle.sequence(tokens=37, q_heads=8, kv_heads=2, d=16, device=device, seed=seed)
+    out = attend_in_chunks(kata, kata.CatCache(), q, k, v, [20, 15, 1, 1])
     assert_causal(oracle, out, q, k, v)
 
 
@@ -92,19 +104,12 @@ def test_append_returns_views_of_the_buffers(kata, device):
 
 
 def test_nothing_past_the_length_is_read(kata, oracle, device, seed):
-    step = oracle.make_inputs(
-        position=20,
-        max_len=32,
-        q_heads=4,
-        kv_heads=2,
-        d=8,
-        dtype=torch.float32,
-        device=device,
-        seed=seed,
-    )
-    want, similar = oracle.reference(**step), oracle.same_precision(**step)
-    for _ in range(2):  # taken again, the same step writes the same slot
-        assert_matches(kata.kv_cache_decode(**step), want, same_precision=similar)
+    q, k, v = oracle.sequence(tokens=37, q_heads=8, kv_heads=2, d=16, device=device, seed=seed)
+    buffers = [F.pad(x[:, :, :20], (0, 0, 0, 28), value=float("nan")) for x in (k, v)]
+    chunk = [x[:, :, 20:] for x in (q, k, v)]
+    for _ in range(2):  # taken again, the same step writes the same slots
+        out = kata.kv_cache_decode(*chunk, *buffers, 20)
+        assert_causal(oracle, out, chunk[0], k, v)
 
 
 def test_a_decode_step_copies_its_own_token_and_no_more(kata, oracle, dispatch, cost, seed):
@@ -120,24 +125,18 @@ def test_a_decode_step_copies_its_own_token_and_no_more(kata, oracle, dispatch, 
     cost.check("peak_memory", ops.peak_live_bytes)
 
 
-def test_decoding_beats_recomputing(kata, oracle, cost, seed):
+def test_decoding_beats_recomputing(kata, oracle, cost, seed, one_thread):
     # on the CPU in every session: on a GPU a size this small measures nothing but launches
     step = oracle.make_inputs(
-        position=2048,
-        max_len=2049,
-        q_heads=2,
-        kv_heads=1,
-        d=32,
-        dtype=torch.float32,
-        device="cpu",
-        seed=seed,
+        position=2048, q_heads=2, kv_heads=1, d=32, dtype=torch.float32, device="cpu", seed=seed
     )
     calls = [lambda: kata.kv_cache_decode(**step), lambda: oracle.recompute(**step)]
+    HostClock().time_rounds(calls, 3, lambda: None)
     steps, forwards = HostClock().time_rounds(calls, 30, lambda: None)
     ratios = Samples(tuple(b / a for a, b in zip(steps, forwards, strict=True)))
     cost.check("speedup", ratios.median)
-    similar = oracle.same_precision(**step)
-    assert_matches(calls[0](), oracle.reference(**step), same_precision=similar)
+    # two rows are too few to judge float32 by: rounded to float16 they must be right
+    assert_matches(calls[0]().half(), oracle.reference(**step), name="the timed step")
 
 
 def test_more_than_max_len_tokens_are_refused(kata, device):

@@ -150,7 +150,7 @@ def test_fast_memory_holds_one_block(kata, seed):
     reader = kata.Reader(np.random.default_rng(seed).normal(size=1000))
     kata.online_softmax(reader, kata.Writer(1000), block=64)
     assert reader.largest_read <= 64
-    assert reader.reads == 2000, "fewer than two reads: the row was kept in fast memory"
+    assert reader.reads >= 2000, "fewer than two reads: the row was kept in fast memory"
 
 
 # ---- softmax and top-k ---------------------------------------------------------------------

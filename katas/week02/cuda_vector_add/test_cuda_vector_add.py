@@ -1,0 +1,141 @@
+"""Any launch shape, any strides, each element once, and neighbours that read neighbours."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+# numba advises against launches that leave most of a GPU idle: here they are the point
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
+# one warp, several blocks, and blocks that are no whole number of warps
+LAUNCHES = [(1, 32), (3, 64), (7, 33)]
+
+
+def random_vectors(seed, n):
+    generator = np.random.default_rng(seed)
+    return (generator.standard_normal(n, dtype=np.float32) for _ in range(2))
+
+
+def device_full(shape, dtype=np.float32):
+    """An array for a result, filled with what no sum is."""
+    return cuda.to_device(np.full(shape, -99, dtype=dtype))
+
+
+# ---- vector_add ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_more_elements_than_threads(kata, seed, launch):
+    a, b = random_vectors(seed, 1000)
+    out = device_full(1000)
+    kata.vector_add[launch](cuda.to_device(a), cuda.to_device(b), out)
+    np.testing.assert_array_equal(out.copy_to_host(), a + b)
+
+
+# nothing; one element for a whole grid; one thread without work; one element past a warp
+@pytest.mark.parametrize("n", [0, 1, 31, 33])
+def test_few_elements(kata, seed, n):
+    a, b = random_vectors(seed, n)
+    out = device_full(n)
+    kata.vector_add[2, 32](cuda.to_device(a), cuda.to_device(b), out)
+    np.testing.assert_array_equal(out.copy_to_host(), a + b)
+
+
+def test_strided_views(kata, seed):
+    a, b = random_vectors(seed, 210)
+    out = device_full(140)
+    kata.vector_add[1, 32](cuda.to_device(a)[::3], cuda.to_device(b)[5:75], out[::2])
+    np.testing.assert_array_equal(out.copy_to_host()[::2], a[::3] + b[5:75])
+    assert (out.copy_to_host()[1::2] == -99).all(), "the gaps of `out` were written to"
+
+
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_each_element_is_stored_once(kata, simt, launch):
+    a, b, out = (np.ones(500, dtype=np.float32) for _ in range(3))
+    with simt() as counted:
+        kata.vector_add[launch](a, b, out)
+    assert (counted.stores_per_element(out) == 1).all()
+
+
+def test_lanes_touch_neighbours(kata, simt, cost):
+    # 8 steps of 128 threads: every request is a full one
+    a, b, out = (np.ones(1024, dtype=np.float32) for _ in range(3))
+    with simt() as counted:
+        kata.vector_add[2, 64](a, b, out)
+    cost.check("load_sectors", counted.global_load.sectors_per_request)
+    cost.check("store_sectors", counted.global_store.sectors_per_request)
+
+
+# ---- broadcast_add -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "block"),
+    [
+        ((1, 1), (1, 1), (8, 4)),
+        ((5, 70), (2, 3), (8, 4)),  # loops along x
+        ((70, 5), (3, 2), (8, 4)),  # loops along y
+        ((33, 31), (2, 2), (32, 32)),  # threads to spare along both
+    ],
+)
+def test_broadcast_over_any_grid(kata, seed, shape, grid, block):
+    rows, cols = shape
+    generator = np.random.default_rng(seed)
+    col = generator.standard_normal((rows, 1), dtype=np.float32)
+    row = generator.standard_normal((1, cols), dtype=np.float32)
+    out = device_full(shape)
+    kata.broadcast_add[grid, block](cuda.to_device(col), cuda.to_device(row), out)
+    np.testing.assert_array_equal(out.copy_to_host(), col + row)
+
+
+def test_broadcast_stores_each_element_once_and_coalesced(kata, simt, cost):
+    col, row = np.ones((16, 1), dtype=np.float32), np.ones((1, 64), dtype=np.float32)
+    out = np.zeros((16, 64), dtype=np.float32)
+    with simt() as counted:
+        kata.broadcast_add[(1, 2), (32, 4)](col, row, out)
+    assert (counted.stores_per_element(out) == 1).all()
+    cost.check("broadcast_store_sectors", counted.of(out).store.sectors_per_request)
+
+
+# ---- the wrapper and the bandwidth ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64])
+def test_sum_keeps_the_dtype(kata, dtype):
+    a, b = (cuda.to_device(np.arange(5, dtype=dtype)) for _ in range(2))
+    assert kata.cuda_vector_add(a, b).dtype == dtype
+
+
+def test_sum_goes_into_out(kata):
+    a, b = (cuda.to_device(np.arange(5, dtype=np.float32)) for _ in range(2))
+    assert kata.cuda_vector_add(a, b, out=a) is a
+    assert a.copy_to_host().tolist() == [0, 2, 4, 6, 8]
+
+
+def test_bandwidth_counts_two_reads_and_a_write(kata):
+    # 2^28 float32 in 1 ms: 3 * 2^30 bytes, 3.22 TB/s
+    assert kata.achieved_bandwidth(2**28, 4, 1e-3) == pytest.approx(3.221225472e12, rel=1e-12)
+    assert kata.achieved_bandwidth(1000, 8, 2.0) == 12_000
+
+
+@pytest.mark.parametrize("length", [1, 6])  # 1: NumPy would broadcast it
+def test_shapes_must_agree(kata, length):
+    a, other = (cuda.to_device(np.ones(n, dtype=np.float32)) for n in (5, length))
+    with pytest.raises(ValueError, match=r"b: .*shape"):
+        kata.cuda_vector_add(a, other)
+    with pytest.raises(ValueError, match=r"out: .*shape"):
+        kata.cuda_vector_add(a, a, out=other)
+
+
+def test_dtypes_must_agree(kata):
+    a, other = (cuda.to_device(np.ones(5, dtype=dtype)) for dtype in (np.float32, np.float64))
+    with pytest.raises(ValueError, match=r"b: .*dtype"):
+        kata.cuda_vector_add(a, other)
+    with pytest.raises(ValueError, match=r"out: .*dtype"):
+        kata.cuda_vector_add(a, a, out=other)
+
+
+def test_matrices_are_refused(kata):
+    a = cuda.to_device(np.ones((2, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"a: .*1-D"):
+        kata.cuda_vector_add(a, a)
