@@ -213,17 +213,9 @@ def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: A
 @pytest.fixture
 def ranks() -> Callable[..., list[Any]]:
     """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked gloo ranks."""
-    from harness.simulators.ranks import RankFailed, run_ranks
+    from harness.simulators.ranks import run_ranks
 
-    def run(world: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:  # noqa: ANN401
-        try:
-            return run_ranks(world, fn, *args, **kwargs)
-        except RankFailed as error:
-            if "NotImplementedError" in str(error):
-                raise NotImplementedError from None
-            raise
-
-    return run
+    return run_ranks
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,15 @@ def test_spilled_bytes_are_those_of_local_stores_and_loads():
     assert spilled_bytes(sass) == 4 + 8 + 16 + 1
 
 
+def test_there_is_a_gpu_behind_every_target():
+    from harness.meters.compile_worker import GPUS
+
+    assert tuple(GPUS) == compiled.TARGETS
+    assert GPUS["sm_100"].capability == (10, 0)
+    assert GPUS["sm_89"].target.arch == 89
+    assert GPUS["gfx942"].target.backend == "hip"
+
+
 def test_amd_usage_counts_spilled_registers_in_bytes():
     from harness.meters.compile_worker import amd_usage
 
@@ -433,6 +443,26 @@ def test_lost_helper_is_replaced(build):
     with pytest.raises(HarnessError, match="compile_worker: expected an answer"):
         build("def nothing(x):\n    return 1\n", "nothing")
     assert build("def nothing(x):\n    return 1\n", "nothing") == ()
+
+
+class Interruption(Exception):
+    pass
+
+
+def test_interrupted_request_leaves_no_answer_behind(build):
+    def interrupt(*_):
+        raise Interruption
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(Interruption):
+            build("import time\n\n\ndef slow(x):\n    time.sleep(30)\n", "slow")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert [facts.name for facts in build(GLUON, "copy")] == ["copy_kernel"]
 
 
 # ---- the cache -----------------------------------------------------------------------------

@@ -99,6 +99,18 @@ def replace_connect(monkeypatch, connect):
     monkeypatch.setattr(migrations, "sqlite3", SimpleNamespace(**{**names, "connect": connect}))
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """Only a power cut needs what is synced, and none is tried here; a kill does not."""
+    replace_connect(monkeypatch, unsynced)
+
+
+def unsynced(place, **options):
+    db = sqlite3.connect(place, **options)
+    db.execute("PRAGMA synchronous = OFF")
+    return db
+
+
 @pytest.fixture
 def progress(tmp_path):
     return Progress(tmp_path / "home", clock=Clock())
@@ -463,7 +475,7 @@ def test_a_migration_killed_at_any_statement_leaves_a_whole_version(tmp_path, st
     path = tmp_path / "progress.db"
 
     def migrate_until_killed():
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(unsynced(path, isolation_level=None)) as db:
             left = iter(range(statement - 1))
             db.set_trace_callback(
                 lambda _: next(left, None) is None and os.kill(os.getpid(), signal.SIGKILL)

@@ -37,7 +37,7 @@ def list_katas(
         if part not in known:
             raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
         weeks = known[part]
-    best = house.progress.latest_by_kata()
+    best = house.progress.latest_by_kata(impl="yours")
     rows = []
     for kata in house.curriculum.katas.values():
         state = status_of(kata, best.get(kata.name))

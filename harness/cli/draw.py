@@ -250,3 +250,15 @@ def reports(found: Sequence["Report"], *, verbose: bool) -> None:
     bad = sum(bool(report.problems) for report in found)
     total = sum(report.total_s for report in found)
     out.print(f"{len(found) - bad} of {len(found)} katas proven, {total:.0f} s of tests")
+
+
+def measured(found: Sequence[dict[str, Any]]) -> None:
+    """Thresholds on the clock and what was reached, one line each."""
+    if not found:
+        click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
+    for row in found:
+        click.echo(
+            f"{row['kata']:28} {row['profile']:12} {row['date']}  {row['threshold']:22} "
+            f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {row['median_us']:10.1f} us  "
+            f"{row['outcome']}"
+        )

@@ -1,12 +1,15 @@
 """The author's command: prove that katas hold what they promise."""
 
 import sys
+from pathlib import Path
 
 import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.cli.practise import choose
+from harness.environment import device_present
+from harness.errors import DeviceError
 from harness.kata import Kata
 
 
@@ -37,4 +40,41 @@ def check(
     sys.exit(1 if any(report.problems for report in reports) else 0)
 
 
-COMMANDS = [check]
+@click.command()
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--all", "everything", is_flag=True, help="Every kata there is.")
+@click.option("--impl", default="solution", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
+@click.pass_obj
+def measure(
+    house: House,
+    katas: tuple[Kata, ...],
+    week: int | None,
+    everything: bool,
+    impl: str,
+    output: Path,
+) -> None:
+    """Judge the references on this machine's GPU and keep the figures in a file."""
+    from harness import measured
+
+    if not device_present():
+        raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
+    results = measured.measure(choose(house, katas, week, everything), impl)
+    measured.save(results, output)
+    draw.measured(measured.rows([results]))
+    for name, result in results["katas"].items():
+        click.echo(f"{name}: {result['status']}: {result['reason']}")
+
+
+@click.command("measured")
+@click.pass_obj
+def show_measured(house: House) -> None:
+    """What the references reached on real devices, beside the thresholds."""
+    from harness import measured
+
+    draw.measured(measured.rows(measured.load_results(house.root / MEASURED)))
+
+
+MEASURED = Path("hardware_profiles") / "measured"
+COMMANDS = [check, measure, show_measured]

@@ -140,20 +140,41 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def measure(call: Call, clock: Clock, *, before: Call = lambda: None) -> Samples:
     """Time `call` until the median is known to 1 %, within 10 seconds."""
-    return _measure_all([call], clock, before)[0]
+    return Samples(tuple(_measure_all([call], clock, before, _precise)[0]))
 
 
-def compare(call: Call, baseline: Call, clock: Clock, *, before: Call = lambda: None) -> Samples:
+def compare(
+    call: Call,
+    baseline: Call,
+    clock: Clock,
+    *,
+    before: Call = lambda: None,
+    required: float | None = None,
+) -> Samples:
     """
     How many times faster `call` is than `baseline`: one ratio per interleaved pair.
 
-    Interleaving makes a drifting machine slow both sides alike.
+    Interleaving makes a drifting machine slow both sides alike. With `required` it is enough to
+    know on which side of that ratio the median lies; without, both medians to 1 %.
     """
-    mine, theirs = _measure_all([call, baseline], clock, before)
-    return Samples(tuple(b / a for a, b in zip(mine.values, theirs.values, strict=True)))
+
+    def known(kept: list[list[float]]) -> bool:
+        if required is None:
+            return _precise(kept)
+        low, high = median_interval(_ratios(kept))
+        return not low <= required <= high
+
+    return Samples(tuple(_ratios(_measure_all([call, baseline], clock, before, known))))
 
 
-def _measure_all(calls: list[Call], clock: Clock, before: Call) -> list[Samples]:
+def _ratios(kept: list[list[float]]) -> list[float]:
+    mine, theirs = kept
+    return [b / a for a, b in zip(mine, theirs, strict=True)]
+
+
+def _measure_all(
+    calls: list[Call], clock: Clock, before: Call, known: Callable[[list[list[float]]], bool]
+) -> list[list[float]]:
     start = clock.now()
     warm = 0
     while warm < WARM_UP_CALLS or clock.now() - start < WARM_UP_S:
@@ -174,11 +195,14 @@ def _measure_all(calls: list[Call], clock: Clock, before: Call) -> list[Samples]
         spent = clock.now() - start
         if spent > MOST_S:
             break
-        if len(kept[0]) >= LEAST_SAMPLES and spent >= LEAST_S and all(map(_precise, kept)):
+        if len(kept[0]) >= LEAST_SAMPLES and spent >= LEAST_S and known(kept):
             break
-    return [Samples(tuple(samples)) for samples in kept]
+    return kept
 
 
-def _precise(samples: list[float]) -> bool:
-    low, high = median_interval(samples)
-    return high - low <= PRECISION * statistics.median(samples)
+def _precise(kept: list[list[float]]) -> bool:
+    for samples in kept:
+        low, high = median_interval(samples)
+        if high - low > PRECISION * statistics.median(samples):
+            return False
+    return True

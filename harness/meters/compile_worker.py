@@ -19,7 +19,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.connection import Connection, Pipe, wait
@@ -272,7 +272,7 @@ def spilled_bytes(sass: str) -> int:
     """
     Bytes of all local stores and loads in the code: what ptxas -v calls spill stores and loads.
 
-    That report is gone once the cubin is there, and its LOCAL figure stays 0: spills are stack.
+    Its report is gone once the cubin is there, and cuobjdump's LOCAL stays 0: spills are STACK.
     """
     widths = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
     total = 0
@@ -296,12 +296,10 @@ def amd_usage(isa: str) -> dict[str, int]:
 
 def serve(caller: Connection) -> None:
     """Answer requests one by one until the caller hangs up."""
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError):
+        while True:
             request = json.loads(caller.recv_bytes())
-        except EOFError:
-            return
-        caller.send_bytes(json.dumps(attend(request, caller)).encode())
+            caller.send_bytes(json.dumps(attend(request, caller)).encode())
 
 
 def attend(request: Mapping[str, Any], caller: Connection) -> Answer:
@@ -314,20 +312,24 @@ def attend(request: Mapping[str, Any], caller: Connection) -> Answer:
             run_child(request, theirs, log)
         os.setpgid(child, child)  # the child does so too: whoever comes first
         theirs.close()
-        # nothing but its end comes from the caller meanwhile
-        answered = ours in wait([ours, caller], request["limit_s"])
-        answer: Answer = {"problem": f"no end after {request['limit_s']:g} s"}
-        try:
-            if answered:
-                answer = json.loads(ours.recv_bytes())
-        except EOFError:
-            answer = {}
+        answer = received(ours, caller, request["limit_s"])
         os.killpg(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        ours.close()
         log.seek(0)
         said = log.read().decode(errors="replace")[-LOG_CHARACTERS:]
+    ours.close()
     return {"detail": said, **(answer or {"problem": death(os.waitstatus_to_exitcode(status))})}
+
+
+def received(child: Connection, caller: Connection, limit_s: float) -> Answer:
+    """Wait for a child's answer; it is empty when the child died without one."""
+    # only its end can come from the caller meanwhile, and then nobody waits any more
+    if child not in wait([child, caller], limit_s):
+        return {"problem": f"no end after {limit_s:g} s"}
+    try:
+        return json.loads(child.recv_bytes())  # type: ignore[no-any-return]
+    except EOFError:
+        return {}
 
 
 def run_child(request: Mapping[str, Any], answers: Connection, log: IO[bytes]) -> NoReturn:

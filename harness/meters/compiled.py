@@ -164,7 +164,7 @@ def cuda_tool(name: str) -> str:
 
 
 def compile_kernels(
-    request: CompileRequest, *, cache_dir: Path | None = None, limit_s: float = 120.0
+    request: CompileRequest, *, cache_dir: Path | None = None, limit_s: float = 60.0
 ) -> tuple[KernelFacts, ...]:
     """
     Build the kernels that the launcher launches, one entry a launch, in order.
@@ -308,6 +308,9 @@ def _ask_helper(message: Mapping[str, Any]) -> dict[str, Any]:
         raise HarnessError(
             f"compile_worker: expected an answer, found it gone. Run again.\n{stop_worker()}"
         ) from error
+    except BaseException:  # interrupted: the answer to come must not be taken for the next one's
+        stop_worker()
+        raise
 
 
 def stop_worker() -> str:

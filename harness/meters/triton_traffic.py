@@ -70,9 +70,11 @@ class _AddressCounts:
 
     def add(self, addresses: IntArray, size: int) -> None:
         """Count one access to the `size` addresses from each of `addresses` on."""
+        if not addresses.size:
+            return
         breaks = np.flatnonzero(np.diff(addresses) != size)
-        starts = addresses[np.concatenate([[0], breaks + 1])] if addresses.size else addresses
-        ends = addresses[np.concatenate([breaks, [-1]])] + size if addresses.size else addresses
+        starts = addresses[np.concatenate([[0], breaks + 1])]
+        ends = addresses[np.concatenate([breaks, [-1]])] + size
         self._pending.append((starts, ends))
         self._pending_size += 16 + starts.size  # a small array costs its header
         if self._pending_size > self.pending_limit:

@@ -41,7 +41,7 @@ ORPHAN_GRACE_S = 5.0
 DUMP_WAIT_S = 0.3
 
 
-class RankFailed(AssertionError):  # noqa: N818 -- a verdict on the code under test
+class RankFailed(AssertionError):
     """A rank died, hung, or raised something that cannot be raised again in the parent."""
 
 

@@ -32,7 +32,7 @@ class Config:
 
 
 CPU = Config(m=16, n=16, k=16)
-POINTER = Config(m=128, n=128, k=32, stages=4, warps=4)
+POINTER = Config(m=128, n=128, k=32, stages=4)
 POINTER_FP32 = Config(m=64, n=64, k=16, warps=4)
 DESCRIPTOR = Config(m=128, n=256, k=64)
 

@@ -52,7 +52,7 @@ class Step:
     kv_tokens: int = 0
 
 
-class ScheduleViolation(AssertionError):  # noqa: N818 -- a verdict on the schedule under test
+class ScheduleViolation(AssertionError):
     """A schedule did what no engine can do; the message names step and request."""
 
 

@@ -16,13 +16,21 @@ class Buffer:
 
     Attributes:
         space: Where it lives.
-        root: The whole of it; its start is aligned to 256 bytes as far as costs go.
+        array: The part of it the kernel was given.
         atomics: Atomic operations on it, one for each lane.
     """
 
     space: Literal["global", "shared"]
-    root: Array
+    array: Array
     atomics: int = 0
+
+    @property
+    def start(self) -> int:
+        """Its address, which costs take for aligned to 256 bytes."""
+        root = self.array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        return address(root)
 
 
 class KernelArray:
@@ -30,7 +38,7 @@ class KernelArray:
     An array inside a kernel: elements, slices, and what Numba's CUDA arrays offer besides.
 
     Args:
-        raw: The elements, a view of the buffer's `root`.
+        raw: The elements.
         buffer: The allocation they lie in.
     """
 
@@ -100,11 +108,10 @@ class KernelArray:
         return self.view_of(self.raw.view(dtype))
 
 
-def root_of(array: Array) -> Array:
-    """The array that owns the memory `array` is a view of."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+def address(array: Array) -> int:
+    """Where the first element lies."""
+    start: int = array.__array_interface__["data"][0]
+    return start
 
 
 def poisoned(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Array:

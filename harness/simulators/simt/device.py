@@ -241,7 +241,7 @@ class Shared:
         block = self._launch.thread.block
         if site not in block.shared:
             raw = poisoned(shape, dtype)
-            block.shared[site] = self._make_array(raw, Buffer(space="shared", root=raw))
+            block.shared[site] = self._make_array(raw, Buffer(space="shared", array=raw))
             block.shared_bytes += raw.nbytes
         found: KernelArray = block.shared[site]
         return found

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from harness.errors import HarnessError, UsageProblem
-from harness.simulators.simt.arrays import Array, Buffer, KernelArray, root_of
+from harness.simulators.simt.arrays import Array, Buffer, KernelArray
 from harness.simulators.simt.device import KernelCuda
 from harness.simulators.simt.scheduler import Dim3, Launch, Order, Settings
 
@@ -229,8 +229,7 @@ def _to_kernel(
         observer.transferred(argument.value, device._ary)
         argument = device
     if isinstance(argument, parts.device_array_class):
-        root = root_of(argument._ary)
-        return make_array(argument._ary, Buffer(space="global", root=root))
+        return make_array(argument._ary, Buffer(space="global", array=argument._ary))
     if hasattr(argument, "__array__") and not isinstance(argument, np.generic | np.ndarray):
         raise TypeError(
             f"kernel argument: expected a NumPy array, a device array or a number, found "

@@ -29,7 +29,8 @@ def sectors(offsets: Integers, active: Flags, size: int) -> Integers:
         size: Bytes each lane accesses, at most a sector.
     """
     ends = np.concatenate([offsets, offsets + size - 1], axis=1) // SECTOR_BYTES
-    return _first_of_kind(np.where(np.tile(active, 2), ends, NOTHING)).sum(axis=1)
+    _, first = _sorted_distinct(np.where(np.tile(active, 2), ends, NOTHING))
+    return first.sum(axis=1)
 
 
 def wavefronts(offsets: Integers, active: Flags, size: int, *, store: bool) -> Integers:
@@ -60,19 +61,18 @@ def _bank_conflicts(offsets: Integers, active: Flags, size: int, lanes: int) -> 
     """The most distinct words any bank must serve, for each group of `lanes`: [requests, groups]."""
     words = offsets[:, :, None] // BANK_BYTES + np.arange(max(1, size // BANK_BYTES))
     words = np.where(active[:, :, None], words, NOTHING)
-    words = np.sort(words.reshape(-1, lanes * words.shape[2]), axis=1)
-    rows, columns = np.nonzero(_first_of_kind(words))
+    words, first = _sorted_distinct(words.reshape(-1, lanes * words.shape[2]))
     load = np.zeros((len(words), BANKS), dtype=np.int64)
-    np.add.at(load, (rows, words[rows, columns] % BANKS), 1)
-    return load.max(axis=1, initial=0).reshape(len(offsets), -1)
+    np.add.at(load, (np.nonzero(first)[0], words[first] % BANKS), 1)
+    return load.max(axis=1).reshape(len(offsets), -1)
 
 
-def _first_of_kind(values: Integers) -> Flags:
-    """Mark one of each distinct value of a row, in the row's sorted order; `NOTHING` is none."""
+def _sorted_distinct(values: Integers) -> tuple[Integers, Flags]:
+    """Sort each row, and mark the first of each of its values but `NOTHING`."""
     ordered = np.sort(values, axis=1)
-    first = np.ones(ordered.shape, dtype=np.bool_)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return first & (ordered != NOTHING)
+    first = ordered != NOTHING
+    first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    return ordered, first
 
 
 def _repeats_neighbour(offsets: Integers, active: Flags, lanes: int) -> Flags:

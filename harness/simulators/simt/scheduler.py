@@ -122,10 +122,12 @@ class Thread:
 
     def __init__(self, block: "Block", number: int, rank: int) -> None:
         launch = block.launch
-        warp, self.lane = divmod(number, launch.settings.warp_size)
+        warp_size = launch.settings.warp_size
+        warp, self.lane = divmod(number, warp_size)
         self.block = block
         self.warp = block.warps[warp]
-        self.number = number
+        # in the grid, as if every warp were full: number // warp_size is the same for a warp only
+        self.number = block.number * len(block.warps) * warp_size + number
         self.index = _unravel(number, launch.block_dim)
         self.rank = rank
         self.wait: Wait | None = None

@@ -3,16 +3,20 @@
 HBM: two arrays are read once, one is written once.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numba import cuda
 
+Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
 
-def empty_like(x):
+
+def empty_like(x: Array) -> Array:
     """Uninitialised array of the shape and dtype of `x`, in the memory where `x` is."""
     return np.empty_like(x) if isinstance(x, np.ndarray) else cuda.device_array(x.shape, x.dtype)
 
 
-def launch_shape(out):
+def launch_shape(out) -> tuple[int, int]:
     """Blocks and threads per block for a 1-D result: always a launch, often one that must loop."""
     # every thread of a simulated launch is run in Python: few of them, then
     threads, most_blocks = (64, 4) if isinstance(out, np.ndarray) else (256, 65536)
@@ -20,7 +24,7 @@ def launch_shape(out):
 
 
 @cuda.jit
-def vector_add(a, b, out):
+def vector_add(a, b, out) -> None:
     """
     Write a + b to `out`, 1-D arrays of one shape with any strides.
 
@@ -30,7 +34,7 @@ def vector_add(a, b, out):
 
 
 @cuda.jit
-def broadcast_add(col, row, out):
+def broadcast_add(col, row, out) -> None:
     """
     Write col [M, 1] + row [1, N] to `out` [M, N].
 
@@ -39,12 +43,12 @@ def broadcast_add(col, row, out):
     raise NotImplementedError  # TODO(kata): (about 5 lines)
 
 
-def cuda_vector_add(a, b, out=None):
+def cuda_vector_add(a: Array, b: Array, out: Array | None = None) -> Array:
     """
     Sum of two 1-D arrays, in their dtype and in the memory where they are.
 
-    Takes NumPy arrays on the simulator and device arrays on a GPU. The sum goes into `out` if
-    that is given, which may be `a` or `b`, and into a new array otherwise.
+    The sum goes into `out` if that is given, which may be `a` or `b`, and into a new array
+    otherwise.
 
     Raises:
         ValueError: `a` is not 1-D, or `b` or `out` has another shape or dtype than `a`.

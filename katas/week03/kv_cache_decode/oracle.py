@@ -19,12 +19,14 @@ def causal_attention(q, k, v):
 
 
 def trusted_attention(q, k, v):
-    """What two honest computations in the working precision make of it, the worse at each place."""
+    """What honest computations in the working precision make of it, and then some."""
     truth = causal_attention(q.double(), k.double(), v.double())
     by_hand = causal_attention(q, k, v)
     k, v = per_query_head(k, q), per_query_head(v, q)
     library = F.scaled_dot_product_attention(q, k, v, attn_mask=visible(q, k))
-    return torch.where((library - truth).abs() > (by_hand - truth).abs(), library, by_hand)
+    worse = torch.where((library - truth).abs() > (by_hand - truth).abs(), library, by_hand)
+    # a few dozen rows are a small sample of rounding errors: leave room for one twice as large
+    return (truth + 2 * (worse - truth)).to(q.dtype)
 
 
 def per_query_head(x, q):
