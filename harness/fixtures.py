@@ -224,8 +224,7 @@ def _simulators_ready(request: pytest.FixtureRequest) -> None:
     kata = kata_of(request.path)
     if kata is not None and os.environ["KATA_DEVICE"] == "cpu":
         if kata.backend in ("triton", "gluon"):
-            from harness.meters.triton_traffic import install_bf16_guard
-            from harness.simulators.triton_bounds import install_bounds_guard
+            from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
 
             install_bf16_guard()
             install_bounds_guard()

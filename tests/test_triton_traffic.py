@@ -16,10 +16,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from harness.errors import HarnessError
 from harness.meters.triton_traffic import (
-    Bfloat16InInterpreter,
-    install_bf16_guard,
-    refuse_bf16,
     traffic_meter,
+)
+from harness.simulators.triton_guards import (
+    Bfloat16InInterpreter,
+    OutOfBounds,
+    install_bf16_guard,
+    install_bounds_guard,
+    refuse_bf16,
 )
 
 
@@ -378,3 +382,52 @@ def test_reads_of_random_addresses_match_a_brute_force():
     rows = (table.data_ptr() + 4 * index.numpy()) // 32
     blocks = np.split(rows, range(64, 700, 64))
     assert t.of(table).load_sectors == sum(len(set(block)) for block in blocks)
+
+
+@triton.jit
+def _copy_without_mask(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at))
+
+
+@triton.jit
+def _write_before(y_ptr, BLOCK: tl.constexpr):
+    tl.store(y_ptr - BLOCK + tl.arange(0, BLOCK), tl.zeros([BLOCK], tl.float32))
+
+
+@triton.jit
+def _copy_through_an_address(address, y_ptr, BLOCK: tl.constexpr):
+    x_ptr = tl.load(address).to(tl.pointer_type(tl.float32))
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at))
+
+
+def test_a_forgotten_mask_is_told_before_memory_is_touched():
+    install_bounds_guard()
+    x, y = torch.ones(100), torch.zeros(128)
+    with pytest.raises(OutOfBounds, match="reads 28 elements outside .* the first 0 past the end"):
+        _copy_without_mask[(1,)](x, y, BLOCK=128)
+    with pytest.raises(OutOfBounds, match="_copy_without_mask: writes 28 elements"):
+        _copy_without_mask[(1,)](torch.ones(128), x, BLOCK=128)
+    assert not y.any()
+
+
+def test_memory_before_a_tensor_is_out_of_bounds():
+    install_bounds_guard()
+    with pytest.raises(OutOfBounds, match="writes 16 elements"):
+        _write_before[(1,)](torch.zeros(64), BLOCK=16)
+
+
+def test_accesses_within_bounds_pass_the_guard():
+    install_bounds_guard()
+    install_bounds_guard()
+    x, y = torch.randn(256), torch.empty(256)
+    _copy_without_mask[(2,)](x, y, BLOCK=128)
+    assert torch.equal(x, y)
+
+
+def test_addresses_computed_from_numbers_are_trusted():
+    install_bounds_guard()
+    x, y = torch.randn(64), torch.empty(64)
+    _copy_through_an_address[(1,)](torch.tensor([x.data_ptr()]), y, BLOCK=64)
+    assert torch.equal(x, y)

@@ -63,7 +63,7 @@ class PoisonedAllocations(TorchDispatchMode):
     """While active, uninitialised torch memory is poisoned and fenced by guard bands."""
 
     def __init__(self, pattern: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.pattern = pattern
         self.made: list[Guarded] = []
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
 Inputs = dict[str, Any]
+Order = Literal["forward", "reversed"]
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
 
 
@@ -84,7 +85,7 @@ class Trial:
             for name, value in inputs.items()
         }
 
-    def ordered(self, order: str) -> AbstractContextManager[Any]:
+    def ordered(self, order: Order) -> AbstractContextManager[Any]:
         """Run programs or threads in this order, and count what they do."""
         if not self.simulated:
             return nullcontext()
@@ -187,7 +188,7 @@ class GuardedCall:
             else:
                 self.fenced[name] = value
 
-    def run(self, *, pattern: str, order: str = "forward", checked: bool = False) -> Any:  # noqa: ANN401
+    def run(self, *, pattern: str, order: Order = "forward", checked: bool = False) -> Any:  # noqa: ANN401
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
         entry = self.trial.submission.entry
         if checked:
@@ -221,7 +222,7 @@ class ForbiddenOps(TorchDispatchMode):
     """While active, the aten ops that the kata is about may not be called."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
 
     def __torch_dispatch__(

@@ -15,123 +15,36 @@ GPU, whatever it is a slice of. Atomic operations are neither loads nor stores, 
 are registers: they are not counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 from unittest import mock
 
 import numba.cuda
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
 
 from harness.errors import UsageProblem
-from harness.simulators.simt.arrays import Array, Buffer, KernelArray
+from harness.simulators.simt.arrays import Array, Buffer, KernelArray, address
 from harness.simulators.simt.host import launching, numba_parts
-from harness.simulators.simt.memory_model import SECTOR_BYTES, Flags, Integers
+from harness.simulators.simt.memory_model import Integers
 from harness.simulators.simt.scheduler import Launch, Order, Tally
-from harness.simulators.simt.trace import Channel, Requests, Trace, address
+from harness.simulators.simt.stats import ArrayStats, GlobalStats, SharedStats
+from harness.simulators.simt.trace import Kind, Requests, Trace, TracedArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessStats:
-    """
-    Requests of warps, and what they asked for.
+class Span(NamedTuple):
+    """Addresses from `low` to `high`, whose contents also lie `shift` bytes further on."""
 
-    Averages over no requests are NaN, which fails every comparison.
+    low: int
+    high: int
+    shift: int
 
-    Attributes:
-        requests: Requests.
-        full_requests: Those that every lane of the warp took part in.
-        elements: Elements asked for, by all lanes together.
-        bytes: The same in bytes.
-    """
-
-    requests: int
-    full_requests: int
-    elements: int
-    bytes: int
-
-    @property
-    def partial_requests(self) -> int:
-        """Requests that some lane sat out."""
-        return self.requests - self.full_requests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalStats(AccessStats):
-    """
-    Requests to global memory.
-
-    Attributes:
-        sectors: 32-byte sectors touched, request by request.
-        full_sectors: Those of full requests.
-        max_sectors: Of the worst request.
-    """
-
-    sectors: int
-    full_sectors: int
-    max_sectors: int
-
-    @property
-    def sectors_per_request(self) -> float:
-        """Sectors of the average request."""
-        return _ratio(self.sectors, self.requests)
-
-    @property
-    def full_sectors_per_request(self) -> float:
-        """Sectors of the average full request: ragged ends do not blur it."""
-        return _ratio(self.full_sectors, self.full_requests)
-
-    @property
-    def sector_efficiency(self) -> float:
-        """Bytes asked for in each byte of the sectors; above 1 where lanes share elements."""
-        return _ratio(self.bytes, self.sectors * SECTOR_BYTES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedStats(AccessStats):
-    """
-    Requests to shared memory.
-
-    Attributes:
-        wavefronts: Passes they took.
-        full_wavefronts: Those of full requests.
-        max_wavefronts: Of the worst request.
-    """
-
-    wavefronts: int
-    full_wavefronts: int
-    max_wavefronts: int
-
-    @property
-    def wavefronts_per_request(self) -> float:
-        """Passes of the average request."""
-        return _ratio(self.wavefronts, self.requests)
-
-    @property
-    def full_wavefronts_per_request(self) -> float:
-        """Passes of the average full request."""
-        return _ratio(self.full_wavefronts, self.full_requests)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayStats:
-    """
-    What was done to one array in global memory.
-
-    Attributes:
-        load: Its loads.
-        store: Its stores.
-        atomics: Atomic operations on it, one for each lane.
-    """
-
-    load: GlobalStats
-    store: GlobalStats
-    atomics: int
+    def reaches(self, array: Array) -> bool:
+        """Whether the copy touches the memory of `array`."""
+        low, high = byte_bounds(array)
+        return self.low + self.shift < high and low < self.high + self.shift
 
 
 class SimtMeter:
@@ -168,22 +81,22 @@ class SimtMeter:
     @property
     def global_load(self) -> GlobalStats:
         """Loads from global memory."""
-        return self._global_stats(self._channels("global_load"))
+        return GlobalStats.of(self._of_kind("global_load"))
 
     @property
     def global_store(self) -> GlobalStats:
         """Stores to global memory."""
-        return self._global_stats(self._channels("global_store"))
+        return GlobalStats.of(self._of_kind("global_store"))
 
     @property
     def shared_load(self) -> SharedStats:
         """Loads from shared memory."""
-        return self._shared_stats(self._channels("shared_load"))
+        return SharedStats.of(self._of_kind("shared_load"))
 
     @property
     def shared_store(self) -> SharedStats:
         """Stores to shared memory."""
-        return self._shared_stats(self._channels("shared_store"))
+        return SharedStats.of(self._of_kind("shared_store"))
 
     @property
     def loaded_bytes(self) -> int:
@@ -276,32 +189,170 @@ class SimtMeter:
         Raises:
             UsageProblem: No kernel was given this memory.
         """
-        buffers = {buffer for buffer, _ in self._buffers(array)}
+        buffers = {buffer for buffer, _ in self._buffers(_raw(array))}
         return ArrayStats(
-            load=self._global_stats(self._channels("global_load", buffers)),
-            store=self._global_stats(self._channels("global_store", buffers)),
+            load=GlobalStats.of(self._of_kind("global_load", buffers)),
+            store=GlobalStats.of(self._of_kind("global_store", buffers)),
             atomics=sum(buffer.atomics for buffer in buffers),
         )
 
     def stores_per_element(self, array: Any) -> Integers:  # noqa: ANN401
         """
-        How often each element of an array was stored, in its shape.
+        How often each element of an array was stored, in the array's shape.
 
         Raises:
             UsageProblem: No kernel was given this memory.
         """
-        return self._per_element(array, "global_store")
+        return self._per_element(_raw(array), "global_store")
 
     def loads_per_element(self, array: Any) -> Integers:  # noqa: ANN401
         """
-        How often each element of an array was loaded, in its shape.
+        How often each element of an array was loaded, in the array's shape.
 
         Raises:
             UsageProblem: No kernel was given this memory.
         """
-        return self._per_element(array, "global_load")
+        return self._per_element(_raw(array), "global_load")
 
     @property
-    def by_line(self) -> dict[tuple[str, int], dict[str, AccessStats]]:
-        """Path and line of the source to kind (`shared_load` …) to the accesses made there."""
-        ...
+    def by_line(self) -> dict[str, dict[Kind, GlobalStats | SharedStats]]:
+        """Accesses by line and kind: `by_line["kernel.py:12"]["shared_load"]`."""
+        lines = np.array([site.label for site in self._trace.sites], dtype=np.str_)
+        found: dict[str, dict[Kind, GlobalStats | SharedStats]] = {}
+        for kind in get_args(Kind):
+            table = self._of_kind(kind)
+            stats = GlobalStats if kind.startswith("global") else SharedStats
+            for line in np.unique(lines[table.site]).tolist():
+                found.setdefault(line, {})[kind] = stats.of(table.where(lines[table.site] == line))
+        return found
+
+    def report(self) -> str:
+        """One line for each line of the source and kind of access."""
+        return "\n".join(
+            f"{line:24} {kind:12} {stats}"
+            for line, kinds in sorted(self.by_line.items())
+            for kind, stats in kinds.items()
+        )
+
+    # ---- looking things up -----------------------------------------------------------------
+
+    def _of_kind(self, kind: Kind, buffers: Collection[Buffer] | None = None) -> Requests:
+        table = Requests.joined(self._requests)
+        return table.where(np.isin(table.channel, self._channels(kind, buffers)))
+
+    def _channels(self, kind: Kind, buffers: Collection[Buffer] | None) -> list[int]:
+        return [
+            number
+            for number, (buffer, law) in enumerate(self._trace.channels)
+            if law.kind == kind and (buffers is None or buffer in buffers)
+        ]
+
+    def _warp_calls(self, *prefixes: str) -> int:
+        return sum(
+            count
+            for tally in self._tallies
+            for name, count in tally.warp_calls.items()
+            if name.startswith(prefixes)
+        )
+
+    def _buffers(self, raw: Array) -> list[tuple[Buffer, Span]]:
+        """The allocations that hold `raw` or a copy of it, and where."""
+        found = [
+            (buffer, span)
+            for buffer in {buffer for buffer, law in self._trace.channels if law.space == "global"}
+            for span in self._spans(raw)
+            if span.reaches(buffer.array)
+        ]
+        if raw.size and not found:
+            raise UsageProblem(
+                f"SimtMeter: expected an array that a counted kernel was given, found one of shape "
+                f"{raw.shape} in memory that none saw. Ask for the array passed to the kernel."
+            )
+        return found
+
+    def _spans(self, raw: Array) -> set[Span]:
+        low, high = byte_bounds(raw)
+        spans = {Span(low, high, 0)}
+        for host, device in self._copies:
+            host_low, host_high = byte_bounds(host)
+            if host_low < high and low < host_high:
+                shift = address(device) - address(host)
+                spans.add(Span(max(low, host_low), min(high, host_high), shift))
+        return spans
+
+    def _per_element(self, raw: Array, kind: Kind) -> Integers:
+        low, high = byte_bounds(raw)
+        counts = np.zeros(high - low, dtype=np.int64)  # by the byte an element starts at
+        for buffer, span in self._buffers(raw):
+            channels = self._channels(kind, {buffer})
+            for channel, offset in self._accesses:
+                at = offset[np.isin(channel, channels)] + (buffer.start - span.shift)
+                at = at[(at >= span.low) & (at < span.high)]
+                np.add.at(counts, at - low, 1)
+        steps = [step * counts.itemsize for step in raw.strides]
+        return as_strided(counts[address(raw) - low :], raw.shape, steps).copy()
+
+
+@contextmanager
+def simt_meter(
+    *,
+    order: Order = "forward",
+    seed: int = 0,
+    warp_size: int = 32,
+    resident_blocks: int = 64,
+) -> Iterator[SimtMeter]:
+    """
+    Run the launches of the `with` block on a machine of this kind, and count them.
+
+    Args:
+        order: "forward", "reversed" or "random": of blocks, and of threads between barriers.
+        seed: Of the permutations of "random".
+        warp_size: 32 or 64.
+        resident_blocks: The most blocks that can wait at a grid barrier.
+
+    Raises:
+        UsageProblem: No such machine, or a meter inside another's block.
+        HarnessError: numba-cuda is missing or of an unknown make, or its simulator is off.
+    """
+    meter = SimtMeter(warp_size)
+    with (
+        launching(
+            order=order,
+            seed=seed,
+            warp_size=warp_size,
+            resident_blocks=resident_blocks,
+            observer=meter,
+        ),
+        _copies_noted(meter),
+    ):
+        yield meter
+
+
+@contextmanager
+def _copies_noted(meter: SimtMeter) -> Iterator[None]:
+    """Tell `meter` of arrays that the host copies itself, so that it knows them by either name."""
+    device_array = numba_parts().device_array_class
+    to_device, copy_to_host = numba.cuda.to_device, device_array.copy_to_host
+
+    def noted_to_device(array: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        device = to_device(array, *args, **kwargs)
+        if device is not None:  # with `to=` there is none
+            meter.transferred(array, device._ary)
+        return device
+
+    def noted_copy_to_host(device: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        host = copy_to_host(device, *args, **kwargs)
+        meter.transferred(host, device._ary)
+        return host
+
+    with (
+        mock.patch.object(numba.cuda, "to_device", noted_to_device),
+        mock.patch.object(device_array, "copy_to_host", noted_copy_to_host),
+    ):
+        yield
+
+
+def _raw(array: Any) -> Array:  # noqa: ANN401
+    """The NumPy array itself, or the one underneath a simulated device array."""
+    raw: Array = array if isinstance(array, np.ndarray) else array._ary
+    return raw

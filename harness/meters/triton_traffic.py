@@ -12,7 +12,6 @@ tensor descriptor, moves nothing. Two lanes that load one address count twice in
 in sectors. An instruction is one `tl.load`, `tl.store` or atomic of one program.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,37 +19,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime import interpreter
 
 from harness.errors import HarnessError
+from harness.simulators.triton_hooks import (
+    Method,
+    before,
+    interpreter_classes,
+    named_arguments,
+    operands,
+    replaced,
+)
 
 IntArray = NDArray[np.int64]
 Order = Literal["forward", "reversed"]
-Method = Callable[..., Any]
 
 SECTOR_BYTES = 32  # what one request to L2 fetches at least
-
-# what is replaced inside Triton, by class of triton.runtime.interpreter
-INTERNALS = {
-    "InterpreterBuilder": (
-        "set_grid_idx",
-        "create_masked_load",
-        "create_masked_store",
-        "create_atomic_rmw",
-        "create_atomic_cas",
-        "create_dot",
-    ),
-    "InterpretedFunction": ("run",),
-}
-
-
-class Bfloat16InInterpreter(HarnessError, ValueError):
-    """A kernel was given bfloat16, which Triton's interpreter computes wrongly."""
-
-    exit_code = 1
 
 
 class _AddressCounts:
@@ -253,7 +237,7 @@ class TrafficMeter:
 
     def _note_launch(self, kernel: str, arguments: Mapping[str, object]) -> None:
         self.kernels.append(kernel)
-        for operand in _operands(tuple(arguments.values())):
+        for operand in operands(tuple(arguments.values())):
             if isinstance(operand, torch.Tensor):
                 storage = operand.untyped_storage()
                 self._alive[storage.data_ptr()] = storage
@@ -266,18 +250,6 @@ def _element_addresses(tensor: torch.Tensor) -> IntArray:
         steps = np.arange(length, dtype=np.int64) * (stride * tensor.itemsize)
         addresses = np.add.outer(addresses, steps)
     return addresses.reshape(-1)
-
-
-def _operands(argument: Any) -> Iterator[Any]:  # noqa: ANN401 -- whatever a kernel is given
-    """Whatever has a dtype in a kernel's argument: tuples and descriptors are looked into."""
-    if isinstance(argument, tuple):
-        for part in argument:
-            yield from _operands(part)
-    elif isinstance(argument, torch.Tensor):
-        yield argument
-    elif hasattr(argument, "base"):  # a tensor descriptor, or a tensor seen as another dtype
-        yield argument
-        yield from _operands(argument.base)
 
 
 # ---- hooks inside Triton -------------------------------------------------------------------
@@ -297,21 +269,21 @@ def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
     """
     if order not in ("forward", "reversed"):
         raise HarnessError(f"traffic_meter: expected order forward or reversed, found {order!r}.")
-    builder, function = _internals()
+    builder, function = interpreter_classes()
     meter = TrafficMeter()
 
     def note_launch(kernel: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:  # noqa: ANN401
         if not warmup:
-            meter._note_launch(kernel.__name__, _named(kernel, args, kwargs))
+            meter._note_launch(kernel.__name__, named_arguments(kernel, args, kwargs))
 
     with ExitStack() as hooks:
         if order == "reversed":
             mirrored = _backwards(builder.set_grid_idx)
-            hooks.enter_context(_replaced(builder, "set_grid_idx", mirrored))
+            hooks.enter_context(replaced(builder, "set_grid_idx", mirrored))
         for name, note in _notes(meter).items():
-            noted = _before(getattr(builder, name), note)
-            hooks.enter_context(_replaced(builder, name, noted))
-        hooks.enter_context(_replaced(function, "run", _before(function.run, note_launch)))
+            noted = before(getattr(builder, name), note)
+            hooks.enter_context(replaced(builder, name, noted))
+        hooks.enter_context(replaced(function, "run", before(function.run, note_launch)))
         yield meter
 
 
@@ -332,17 +304,6 @@ def _note_access(flow: _Flow, *, pointers: int, mask: int) -> Callable[..., None
     return lambda *args, **_: flow.note(args[pointers], args[mask].data)
 
 
-def _before(original: Method, note: Callable[..., None]) -> Method:
-    """Return `original`, made to call `note` with the same arguments first."""
-
-    @functools.wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- any method's
-        note(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    return noted
-
-
 def _backwards(set_grid_idx: Method) -> Method:
     """Swap first and last program by renaming them: the interpreter's own loop stays."""
 
@@ -351,63 +312,3 @@ def _backwards(set_grid_idx: Method) -> Method:
         set_grid_idx(builder, *mirrored)
 
     return set_mirrored
-
-
-def _named(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    return {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, method: Method) -> Iterator[None]:  # noqa: ANN401 -- a class
-    original = getattr(owner, name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-def _internals() -> tuple[Any, Any]:
-    """The two classes of Triton's interpreter that are hooked into, once they fit."""
-    for owner, names in INTERNALS.items():
-        for name in names:
-            if not hasattr(getattr(interpreter, owner, None), name):
-                raise HarnessError(
-                    f"triton {triton.__version__}: expected {owner}.{name} in "
-                    "triton.runtime.interpreter, found none. Install Triton 3.6 or 3.7."
-                )
-    # Triton's own library tells whether kernels are interpreted: it was decorated first
-    if not isinstance(tl.cdiv, interpreter.InterpretedFunction):
-        raise HarnessError(
-            "triton: expected TRITON_INTERPRET=1 from before its import, found compiled kernels. "
-            "Run on the CPU: pytest --device cpu."
-        )
-    return interpreter.InterpreterBuilder, interpreter.InterpretedFunction
-
-
-# ---- bfloat16 ------------------------------------------------------------------------------
-
-
-def refuse_bf16(kernel: str, arguments: Mapping[str, object]) -> None:
-    """Raise Bfloat16InInterpreter when an argument is, or describes, a bfloat16 tensor."""
-    for name, argument in arguments.items():
-        dtypes = [getattr(operand, "dtype", None) for operand in _operands(argument)]
-        if torch.bfloat16 in dtypes or tl.bfloat16 in dtypes:
-            raise Bfloat16InInterpreter(
-                f"{kernel}: expected fp16/fp32 under Triton's interpreter, found bfloat16 in "
-                f"argument {name!r}. Run on a GPU or use float16: the interpreter's bf16 "
-                "arithmetic is wrong."
-            )
-
-
-def install_bf16_guard() -> None:
-    """Make every interpreted launch refuse bfloat16 from now on; a second call changes nothing."""
-    function = interpreter.InterpretedFunction
-    if getattr(function.run, "refuses_bf16", False):
-        return
-
-    def refuse(kernel: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        refuse_bf16(kernel.__name__, _named(kernel, args, kwargs))
-
-    function.run = _before(function.run, refuse)
-    function.run.refuses_bf16 = True  # functools.wraps carries the mark to hooks around it

@@ -63,7 +63,7 @@ def ring_reduce_scatter(
 
 def ring_all_gather(
     chunk: Num[Tensor, " chunk"], rank: int, world: int, p2p: CountingP2P
-) -> Num[Tensor, " world*chunk"]:
+) -> Num[Tensor, " full"]:
     """
     Return the chunks of all ranks, in the order of the ranks.
 

@@ -1,4 +1,4 @@
-"""What the name `cuda` means inside a kernel: indices, memory, atomics, barriers, warp intrinsics."""
+"""What `cuda` means inside a kernel: indices, memory, atomics, barriers, warp intrinsics."""
 
 import operator
 import sys
@@ -153,9 +153,9 @@ class KernelCuda:
         """Refuse: which lanes run together is for the hardware to say, and changes."""
         thread = self._launch.thread
         raise SimtError(
-            f"{thread.line}: {thread}: expected a mask worked out by the kernel, found activemask(), "
-            "whose answer depends on how the hardware ran the warp. Vote with ballot_sync before "
-            "lanes part."
+            f"{thread.line}: {thread}: expected a mask the kernel worked out, found activemask(), "
+            "whose answer depends on how the hardware runs the warp. Vote with ballot_sync before "
+            "the lanes part."
         )
 
     def _meet(self, what: str, mask: int, value: object) -> dict[int, Any]:
@@ -209,7 +209,9 @@ def _bits(value: Any) -> tuple[int, int]:  # noqa: ANN401
 def _undefined(value: Any) -> Any:  # noqa: ANN401
     """What a shuffle from a lane outside the mask gives: nothing to build on."""
     dtype = np.asarray(value).dtype
-    return poisoned((1,), dtype)[0] if isinstance(value, np.generic) else poisoned((1,), dtype).item()
+    return (
+        poisoned((1,), dtype)[0] if isinstance(value, np.generic) else poisoned((1,), dtype).item()
+    )
 
 
 class Shared:
@@ -227,7 +229,7 @@ class Shared:
         self._as_dtype = as_dtype
         self._dynamic_bytes = dynamic_bytes
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> KernelArray:  # noqa: ANN401, ARG002
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> KernelArray:  # noqa: ANN401
         """Uninitialised shared memory; shape 0 is the dynamic part, the same for every caller."""
         dtype = self._as_dtype(dtype)
         if shape in (0, (0,)):
@@ -253,7 +255,7 @@ class Local:
     def __init__(self, as_dtype: AsDtype) -> None:
         self._as_dtype = as_dtype
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Array:  # noqa: ANN401, ARG002
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Array:  # noqa: ANN401
         """Uninitialised local memory."""
         return poisoned(shape, self._as_dtype(dtype))
 
@@ -316,7 +318,11 @@ class Atomics:
         return self.cas(array, (0,) * array.ndim, old, value)
 
     def _update(
-        self, change: Callable[[Any, Any], Any], array: KernelArray, index: Any, value: Any  # noqa: ANN401
+        self,
+        change: Callable[[Any, Any], Any],
+        array: KernelArray,
+        index: Any,  # noqa: ANN401
+        value: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         if not isinstance(array, KernelArray):
             raise TypeError("atomics: expected a global or shared array, found a local one")

@@ -14,8 +14,6 @@ from harness.simulators.simt.arrays import Array, Buffer, KernelArray
 from harness.simulators.simt.device import KernelCuda
 from harness.simulators.simt.scheduler import Dim3, Launch, Order, Settings
 
-WAY_OUT = "Install the pinned numba-cuda."
-
 
 class Observer(Protocol):
     """Who watches the launches made while it is in charge."""
@@ -33,7 +31,7 @@ class Observer(Protocol):
 class Nobody:
     """Watches nothing."""
 
-    def array(self, raw: Array, buffer: Buffer, launch: Launch) -> KernelArray:  # noqa: ARG002
+    def array(self, raw: Array, buffer: Buffer, launch: Launch) -> KernelArray:
         """Wrap one array of a kernel."""
         return KernelArray(raw, buffer)
 
@@ -103,7 +101,8 @@ def numba_parts() -> NumbaParts:
             missing.append(f"numba.cuda.{module}.{name}")
     if missing:
         raise HarnessError(
-            f"numba-cuda {_version()}: expected {', '.join(missing)}, found no such thing. {WAY_OUT}"
+            f"numba-cuda {_version()}: expected {', '.join(missing)}, found no such thing. "
+            "Install the pinned numba-cuda."
         )
     if not import_module("numba").config.ENABLE_CUDASIM:
         raise HarnessError(
@@ -156,7 +155,9 @@ def launching(
     install()
     before = machine.settings, machine.observer
     if observer and not isinstance(machine.observer, Nobody):
-        raise UsageProblem("launching: expected one meter at a time, found one inside another's block.")
+        raise UsageProblem(
+            "launching: expected one meter at a time, found one inside another's block."
+        )
     machine.settings = Settings(
         order=order, seed=seed, warp_size=warp_size, resident_blocks=resident_blocks
     )
@@ -168,7 +169,7 @@ def launching(
 
 
 def _configured(kernel: Any, configuration: tuple[Any, ...]) -> Any:  # noqa: ANN401
-    """`kernel[grid, block, stream, shared]`: a configured copy, where the stock one changes itself."""
+    """`kernel[grid, block, stream, shared]`: a copy, where stock would configure the original."""
     copy = object.__new__(type(kernel))
     copy.__dict__.update(kernel.__dict__)
     copy.grid_dim, copy.block_dim = numba_parts().normalize(*configuration[:2])
@@ -185,7 +186,8 @@ def _call(kernel: Any, *args: object) -> object:  # noqa: ANN401
     parts = numba_parts()
     if kernel._device or parts.current_cuda():
         return kernel.simt_stock_call(*args)
-    return _launch(kernel, args)
+    _launch(kernel, args)
+    return None
 
 
 def _launch(kernel: Any, args: tuple[object, ...]) -> None:  # noqa: ANN401
@@ -203,8 +205,7 @@ def _launch(kernel: Any, args: tuple[object, ...]) -> None:  # noqa: ANN401
         dynamic_bytes=kernel.dynshared_size,
     )
     write_back: list[Callable[[], object]] = []
-    for argument in args:
-        arguments.append(_to_kernel(argument, make_array, observer, write_back))
+    arguments += [_to_kernel(argument, make_array, observer, write_back) for argument in args]
     with parts.set_current_cuda(cuda), parts.swap_globals(kernel.fn, cuda):
         launch.run()
     for copy in write_back:
@@ -243,4 +244,5 @@ def _as_dtype(given: Any) -> np.dtype[Any]:  # noqa: ANN401
     try:
         return np.dtype(given)
     except TypeError:
-        return numba_parts().as_dtype(given)
+        dtype: np.dtype[Any] = numba_parts().as_dtype(given)
+        return dtype

@@ -58,7 +58,7 @@ def wavefronts(offsets: Integers, active: Flags, size: int, *, store: bool) -> I
 
 
 def _bank_conflicts(offsets: Integers, active: Flags, size: int, lanes: int) -> Integers:
-    """The most distinct words any bank must serve, for each group of `lanes`: [requests, groups]."""
+    """The most distinct words any bank must serve, by [request, group of `lanes`]."""
     words = offsets[:, :, None] // BANK_BYTES + np.arange(max(1, size // BANK_BYTES))
     words = np.where(active[:, :, None], words, NOTHING)
     words, first = _sorted_distinct(words.reshape(-1, lanes * words.shape[2]))

@@ -59,7 +59,9 @@ class Settings:
         if self.warp_size not in (32, 64):
             raise UsageProblem(f"warp_size: expected 32 or 64, found {self.warp_size!r}.")
         if self.resident_blocks < 1:
-            raise UsageProblem(f"resident_blocks: expected 1 or more, found {self.resident_blocks}.")
+            raise UsageProblem(
+                f"resident_blocks: expected 1 or more, found {self.resident_blocks}."
+            )
 
     def permutation(self, count: int, salt: int) -> Sequence[int]:
         """The numbers below `count` in running order; `salt` tells one shuffle from another."""
@@ -232,7 +234,9 @@ class Block:
         assert wait.mask is not None
         warp = thread.warp
         if not wait.mask >> thread.lane & 1:
-            raise _misnamed(thread, wait, f"the caller's own lane {thread.lane} in it, found it left out")
+            raise _misnamed(
+                thread, wait, f"the caller's own lane {thread.lane} in it, found it left out"
+            )
         if missing := warp.missing(wait.mask):
             raise _misnamed(thread, wait, f"all its lanes to call, found {missing}")
         table = warp.meetings.setdefault(wait, {})
@@ -250,7 +254,7 @@ class Block:
             warp.epoch += 1
 
     def _complete_barrier(self) -> None:
-        """Open the barrier if every live thread has come; those that returned are not waited for."""
+        """Open the barrier if every thread that has not returned has come to it."""
         if self.arrived and len(self.arrived) == len(self.live):
             self.arrived = {}
             self.barriers += 1
@@ -271,7 +275,9 @@ class Block:
 
     def _deadlock(self) -> SimtError:
         """Explain a wait that cannot end: warps first, for their waits hold up the barriers."""
-        thread = min(self.live, key=lambda one: (one.wait == GRID_BARRIER, one.wait == BLOCK_BARRIER))
+        thread = min(
+            self.live, key=lambda one: (one.wait == GRID_BARRIER, one.wait == BLOCK_BARRIER)
+        )
         assert thread.wait is not None
         mask = thread.wait.mask
         partners = (
@@ -280,9 +286,9 @@ class Block:
         other = next(one for one in partners if one.wait != thread.wait)
         assert other.wait is not None
         return SimtError(
-            f"{thread.line}: {thread}: expected {other} to come to {thread.wait.what} too, found it "
-            f"waiting at {other.wait.what} ({other.line}): they wait for each other for ever. Take "
-            "all threads of the block, or all lanes of the mask, through the same calls."
+            f"{thread.line}: {thread}: expected {other} at {thread.wait.what} too, found it waiting "
+            f"at {other.wait.what} ({other.line}): they wait for each other for ever. Take all "
+            "threads of the block, or all lanes of the mask, through the same calls."
         )
 
 
@@ -363,8 +369,8 @@ class Launch:
         if len(self.resident) == self.settings.resident_blocks:
             waiting = self.resident[0].live[0]
             raise SimtError(
-                f"{waiting.line}: {waiting}: expected all {self.blocks} blocks to fit on the machine "
-                f"for {GRID_BARRIER.what}, found room for {len(self.resident)}. Launch fewer blocks."
+                f"{waiting.line}: {waiting}: expected room for all {self.blocks} blocks at "
+                f"{GRID_BARRIER.what}, found room for {len(self.resident)}. Launch fewer blocks."
             )
         self.resident.append(Block(self, number))
         self._advance(self.resident[-1])
@@ -396,6 +402,6 @@ def lanes_of(mask: int) -> list[int]:
 
 def _misnamed(thread: Thread, wait: Wait, problem: str) -> SimtError:
     return SimtError(
-        f"{thread.line}: {thread}: {wait.what} with mask {wait.mask:#x}: expected {problem}. Make the "
-        "call before any lane leaves or turns aside, or name only the lanes that make it."
+        f"{thread.line}: {thread}: {wait.what} with mask {wait.mask:#x}: expected {problem}. Make "
+        "the call before any lane leaves or turns aside, or name only the lanes that make it."
     )

@@ -8,9 +8,9 @@ loop a different number of times in between, their k-th rounds are taken togethe
 
 import sys
 from array import array as typed_array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from operator import index as as_index
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -20,15 +20,28 @@ from harness.simulators.simt.arrays import Array, Buffer, KernelArray, address
 from harness.simulators.simt.memory_model import Flags, Integers, sectors, wavefronts
 from harness.simulators.simt.scheduler import Launch
 
+Kind = Literal["global_load", "global_store", "shared_load", "shared_store"]
+
 CHUNK = 8192  # requests costed at a time: a chunk of full ones is a few megabytes
 
 
 class Law(NamedTuple):
-    """What an access costs by."""
+    """What decides the cost of an access."""
 
     space: Literal["global", "shared"]
     store: bool
-    size: int
+    size: int  # bytes of an element
+
+    @property
+    def kind(self) -> Kind:
+        """Space and direction in a word."""
+        kinds: dict[tuple[str, bool], Kind] = {
+            ("global", False): "global_load",
+            ("global", True): "global_store",
+            ("shared", False): "shared_load",
+            ("shared", True): "shared_store",
+        }
+        return kinds[self.space, self.store]
 
 
 class Channel(NamedTuple):
@@ -45,23 +58,46 @@ class Site(NamedTuple):
     instruction: int
     line: int
 
+    @property
+    def label(self) -> str:
+        """`kernel.py:12`."""
+        return f"{Path(self.code.co_filename).name}:{self.line}"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+
+class Requests(NamedTuple):
     """
     A table, one row a request of a warp.
 
     Attributes:
-        channel: Number of its channel.
-        site: Number of its site.
+        channel: Number of the channel.
+        site: Number of the site.
         lanes: Lanes that took part.
+        full: Whether that is every lane of the warp.
+        bytes: What they asked for.
         cost: Sectors of global, wavefronts of shared memory.
     """
 
-    channel: Integers
-    site: Integers
-    lanes: Integers
-    cost: Integers
+    channel: Array
+    site: Array
+    lanes: Array
+    full: Array
+    bytes: Array
+    cost: Array
+
+    @classmethod
+    def joined(cls, tables: Iterable["Requests"]) -> "Requests":
+        """One table of several, or of none."""
+        empty = cls(*(np.zeros(0, dtype=np.int64) for _ in cls._fields))
+        return cls(
+            *map(
+                np.concatenate,
+                zip(empty._replace(full=np.zeros(0, dtype=np.bool_)), *tables, strict=True),
+            )
+        )
+
+    def where(self, rows: Flags) -> "Requests":
+        """Some of the rows."""
+        return Requests(*(column[rows] for column in self))
 
 
 class Trace:
@@ -129,9 +165,15 @@ class Trace:
             offsets[row, lane[rows]] = offset[rows]
             active[row, lane[rows]] = True
             cost[low:high] = _cost(laws[number], offsets, active)
-        leader = order[starts]
+        leader, lanes = order[starts], np.diff(ends)
+        sizes = np.array([one.law.size for one in self.channels], dtype=np.int64)
         return Requests(
-            channel=channel[leader], site=site[leader], lanes=np.diff(ends), cost=cost
+            channel=channel[leader],
+            site=site[leader],
+            lanes=lanes,
+            full=lanes == self._warp_size,
+            bytes=lanes * sizes[channel[leader]],
+            cost=cost,
         )
 
 

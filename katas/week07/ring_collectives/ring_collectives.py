@@ -50,12 +50,12 @@ def ring_reduce_scatter(
     Raises:
         ValueError: `x` is not 1-D. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): pad, then world - 1 times send, receive, add (about 8 lines)
+    raise NotImplementedError  # TODO(kata): pad, then send, receive, add (about 8 lines)
 
 
 def ring_all_gather(
     chunk: Num[Tensor, " chunk"], rank: int, world: int, p2p: CountingP2P
-) -> Num[Tensor, " world*chunk"]:
+) -> Num[Tensor, " full"]:
     """
     Return the chunks of all ranks, in the order of the ranks.
 

@@ -6,7 +6,7 @@ from harness.hardware import Cost
 
 
 def make_inputs(*, n, dtype, device, seed, x_step=1, y_step=1):
-    """Two vectors of length n: N(0, 1), or any integers of the dtype; every `step`-th of a buffer."""
+    """Every `step`-th element of two buffers, n each: N(0, 1), or integers of the whole range."""
     generator = torch.Generator().manual_seed(seed)
     x = _draw(n * x_step, dtype, generator).to(device)[::x_step]
     y = _draw(n * y_step, dtype, generator).to(device)[::y_step]

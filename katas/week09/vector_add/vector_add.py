@@ -12,7 +12,7 @@ from torch import Tensor
 
 @triton.jit
 def _vector_add_kernel(x_ptr, y_ptr, out_ptr, n, x_stride, y_stride, BLOCK: tl.constexpr):
-    # TODO(kata): the offsets of this program's block, their mask, two loads, a store (about 6 lines)
+    # TODO(kata): offsets of this program's block, their mask, two loads, a store (about 6 lines)
     pass
 
 
@@ -33,10 +33,4 @@ def vector_add(
     Raises:
         ValueError: `x` is not 1-D, or `y` differs from it in shape, dtype or device.
     """
-    # TODO(kata): check the operands (about 5 lines)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if n := x.numel():
-        _vector_add_kernel[(triton.cdiv(n, block),)](
-            x, y, out, n, x.stride(0), y.stride(0), BLOCK=block
-        )
-    return out
+    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 10 lines)

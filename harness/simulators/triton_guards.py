@@ -1,8 +1,8 @@
 """
-A memory checker for Triton's interpreter: no kernel reads or writes outside its arguments.
+What Triton's interpreter must not do: compute in bfloat16, or touch memory outside its arguments.
 
-The interpreter follows raw pointers, so a forgotten mask would corrupt the process that judges
-it. Here it is told instead, before anything is touched: which kernel, how many elements, where.
+Its bfloat16 arithmetic is wrong. And it follows raw pointers, so that a forgotten mask would
+corrupt the process that judges it. Both are told before they happen: which kernel, what, where.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
 
 from harness.errors import HarnessError
-from harness.meters.triton_traffic import _before as before
-from harness.meters.triton_traffic import _named as named_arguments
-from harness.meters.triton_traffic import _operands as operands
+from harness.simulators.triton_hooks import before, named_arguments, operands
 
 # methods of the interpreter's builder that touch memory: places of pointers and mask in their
 # arguments, and what they do
@@ -88,6 +88,10 @@ def install_bounds_guard() -> None:
         current.append(Bounds.of(kernel.__name__, named_arguments(kernel, args, kwargs)))
         try:
             return run(kernel, *args, **kwargs)
+        except InterpreterError as error:
+            if isinstance(error.__cause__, OutOfBounds):
+                raise error.__cause__ from None
+            raise
         finally:
             current.pop()
 
@@ -109,3 +113,34 @@ def install_bounds_guard() -> None:
     builder.create_int_to_ptr = before(builder.create_int_to_ptr, trust_pointer)
     guarded.__dict__.update(run.__dict__, checks_bounds=True)
     function.run = guarded
+
+
+class Bfloat16InInterpreter(HarnessError, ValueError):
+    """A kernel was given bfloat16, which Triton's interpreter computes wrongly."""
+
+    exit_code = 1
+
+
+def refuse_bf16(kernel: str, arguments: Mapping[str, object]) -> None:
+    """Raise Bfloat16InInterpreter when an argument is, or describes, a bfloat16 tensor."""
+    for name, argument in arguments.items():
+        dtypes = [getattr(operand, "dtype", None) for operand in operands(argument)]
+        if torch.bfloat16 in dtypes or tl.bfloat16 in dtypes:
+            raise Bfloat16InInterpreter(
+                f"{kernel}: expected fp16/fp32 under Triton's interpreter, found bfloat16 in "
+                f"argument {name!r}. Run on a GPU or use float16: the interpreter's bf16 "
+                "arithmetic is wrong."
+            )
+
+
+def install_bf16_guard() -> None:
+    """Make every interpreted launch refuse bfloat16 from now on; a second call changes nothing."""
+    function = interpreter.InterpretedFunction
+    if getattr(function.run, "refuses_bf16", False):
+        return
+
+    def refuse(kernel: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        refuse_bf16(kernel.__name__, named_arguments(kernel, args, kwargs))
+
+    function.run = before(function.run, refuse)
+    function.run.refuses_bf16 = True  # functools.wraps carries the mark to hooks around it
