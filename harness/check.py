@@ -14,7 +14,7 @@ from harness.judge.matrix import KNOWN, function_name
 from harness.kata import Kata
 from harness.runner import pytest_command, read_record, run_group
 
-SLOW_S = 5.0  # the longest the reference may take over its own tests
+SLOW_S = 5.0  # the longest the reference may compute on its own tests; CPU time, not the wall's
 TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
 # proven once, in the harness's own tests: a kata need not prove them again
 SHARED = {
@@ -98,8 +98,8 @@ def judge_matrix(report: Report, events: Sequence[dict[str, Any]]) -> None:
     by_impl: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         by_impl[event["impl"]].append(event)
-    report.total_s = sum(event["duration_s"] for event in events)
-    report.solution_s = sum(event["duration_s"] for event in by_impl["solution"])
+    report.total_s = sum(event["cpu_s"] for event in events)
+    report.solution_s = sum(event["cpu_s"] for event in by_impl["solution"])
     report.tests = len({event["name"] for event in events})
     report.problems += _stub_problems(by_impl["stub"])
     report.problems += _solution_problems(report.kata, by_impl["solution"])

@@ -74,7 +74,12 @@ class SpeedThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kata:
-    """One exercise and where its files are."""
+    """
+    One exercise and where its files are.
+
+    `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
+    meant to change.
+    """
 
     root: Path
     week: int
@@ -90,6 +95,7 @@ class Kata:
     hints: tuple[str, ...]
     sources: tuple[str, ...]
     forbidden: tuple[str, ...]
+    writes: tuple[str, ...]
     profile: str | None
     extra: str | None
     timeout_s: int
@@ -155,6 +161,7 @@ def load_kata(folder: Path) -> Kata:
             hints=table.texts("hints"),
             sources=table.texts("sources"),
             forbidden=table.texts("forbidden", default=()),
+            writes=table.texts("writes", default=()),
             profile=table.optional("profile", str),
             extra=table.optional("extra", str),
             timeout_s=table.take("timeout_s", int, 120),

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
@@ -60,6 +61,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     if os.environ["KATA_DEVICE"] == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small cases are meant to be small
     if not any(arg.startswith("--hypothesis-seed") for arg in args):
         args.append(f"--hypothesis-seed={os.environ['KATA_SEED']}")
 
@@ -179,6 +181,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = re.sub(rf"{re.escape(label)}-?", "", item.name, count=1).replace("[]", "")
         item.user_properties += [("kata", kata.id), ("impl", label), ("test", name)]
         item.add_marker(pytest.mark.filterwarnings("default"))
+        # infinities and NaN are inputs like any other
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
         item.add_marker(pytest.mark.xdist_group(kata.id))
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
@@ -192,6 +196,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """One clear line for a stub, instead of the traceback of its NotImplementedError."""
+    start = time.process_time()
     try:
         return (yield)
     except NotImplementedError:
@@ -204,6 +209,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         if kata_of(pyfuncitem.path) is None:
             raise
         message = error.message
+    finally:
+        pyfuncitem.user_properties.append(("cpu_s", time.process_time() - start))
     raise pytest.fail.Exception(message, pytrace=False)
 
 

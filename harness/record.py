@@ -48,6 +48,7 @@ class Recorder:
                 "message": _one_line(report),
                 "details": "" if report.passed else report.longreprtext[-4000:],
                 "duration_s": report.duration,
+                "cpu_s": properties.get("cpu_s", 0.0),
                 "measurements": measured,
             }
         )

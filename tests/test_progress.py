@@ -20,9 +20,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness import files, migrations
+from harness import files
 from harness.errors import HarnessError
-from harness.progress import Attempt, Check, Measurement, Note, Progress
+from harness.progress import Attempt, Check, Measurement, Note, Progress, migrations
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 FORMAT = "gpu-katas history"

@@ -162,6 +162,8 @@ class Trial:
 
     def _clock(self) -> tuple[timing.Clock, timing.Call]:
         if self.device == "cpu":
+            # a second thread on a busy machine times the neighbours
+            torch.set_num_threads(1)
             return timing.HostClock(), lambda: None
         return timing.EventClock(), timing.cache_flush(2 * self.profile.llc_bytes)
 

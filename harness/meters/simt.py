@@ -28,8 +28,9 @@ from numpy.lib.stride_tricks import as_strided
 from harness.errors import UsageProblem
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray, address
 from harness.simulators.simt.host import launching, numba_parts
+from harness.simulators.simt.machine import Order, Settings, Tally
 from harness.simulators.simt.memory_model import Integers
-from harness.simulators.simt.scheduler import Launch, Order, Tally
+from harness.simulators.simt.scheduler import Launch
 from harness.simulators.simt.stats import ArrayStats, GlobalStats, SharedStats
 from harness.simulators.simt.trace import Kind, Requests, Trace, TracedArray
 
@@ -51,10 +52,10 @@ class SimtMeter:
     """Counts the launches made inside its `with` block; `simt_meter` makes one."""
 
     def __init__(self, warp_size: int) -> None:
-        self._warp_size = warp_size
         self._trace = Trace(warp_size)
-        self._requests: list[Requests] = []
-        self._accesses: list[Integers] = []
+        requests, accesses = self._trace.take()
+        self._requests = [requests]
+        self._accesses = [accesses]
         self._tallies: list[Tally] = []
         self._copies: list[tuple[Array, Array]] = []
 
@@ -133,7 +134,7 @@ class SimtMeter:
     @property
     def barriers_per_block(self) -> int:
         """Barriers completed in one launch by the block with the most."""
-        return max((max(tally.block_barriers) for tally in self._tallies), default=0)
+        return max((most for tally in self._tallies for most in tally.block_barriers), default=0)
 
     @property
     def grid_barriers(self) -> int:
@@ -217,7 +218,7 @@ class SimtMeter:
     @property
     def by_line(self) -> dict[str, dict[Kind, GlobalStats | SharedStats]]:
         """Accesses by line and kind: `by_line["kernel.py:12"]["shared_load"]`."""
-        lines = np.array([site.label for site in self._trace.sites], dtype=np.str_)
+        lines = np.array([str(site) for site in self._trace.sites.known], dtype=np.str_)
         found: dict[str, dict[Kind, GlobalStats | SharedStats]] = {}
         for kind in get_args(Kind):
             table = self._of_kind(kind)
@@ -314,17 +315,11 @@ def simt_meter(
         UsageProblem: No such machine, or a meter inside another's block.
         HarnessError: numba-cuda is missing or of an unknown make, or its simulator is off.
     """
+    settings = Settings(
+        order=order, seed=seed, warp_size=warp_size, resident_blocks=resident_blocks
+    )
     meter = SimtMeter(warp_size)
-    with (
-        launching(
-            order=order,
-            seed=seed,
-            warp_size=warp_size,
-            resident_blocks=resident_blocks,
-            observer=meter,
-        ),
-        _copies_noted(meter),
-    ):
+    with launching(settings, meter), _copies_noted(meter):
         yield meter
 
 

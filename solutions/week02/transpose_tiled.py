@@ -38,7 +38,7 @@ def _addresses(x) -> range:
     interface = getattr(x, "__cuda_array_interface__", None) or x.__array_interface__
     start = interface["data"][0]
     last = sum((size - 1) * step for size, step in zip(x.shape, x.strides, strict=True))
-    return range(start, start + last + x.dtype.itemsize if x.size else start)
+    return range(start, start + (last + x.dtype.itemsize if x.size else 0))
 
 
 PITCH = TILE + 1  # of the tile's rows: odd, so that a column lies in 32 different banks

@@ -46,11 +46,9 @@ def fused_silu(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
 
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if y.numel():
-        block, num_warps = (4096, 8) if x.is_cuda else (1024, 4)
+        block = 2048 if x.is_cuda else 1024
         grid = (rows * triton.cdiv(cols, block),)
-        _fused_silu_kernel[grid](
-            x, y, x.stride(0), y.stride(0), cols, BLOCK=block, num_warps=num_warps
-        )
+        _fused_silu_kernel[grid](x, y, x.stride(0), y.stride(0), cols, BLOCK=block)
     return y
 
 

@@ -90,9 +90,9 @@ def fused_softmax(
         fits = row_block <= max_block
         kernel = _softmax_row_kernel if fits else _softmax_streaming_kernel
         BLOCK = row_block if fits else block
-        kernel[(rows,)](
-            x, y, x.stride(0), y.stride(0), cols, BLOCK=BLOCK, num_warps=_num_warps(BLOCK)
-        )
+        # a streaming program has little else to hide latency with than more warps
+        num_warps = _num_warps(BLOCK) if fits else 16
+        kernel[(rows,)](x, y, x.stride(0), y.stride(0), cols, BLOCK=BLOCK, num_warps=num_warps)
     return y
 
 

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Tile shape, programs that share a band of rows, and how a program is built."""
+    """Tile shape, tile rows that share a band, and how a program is built."""
 
     m: int
     n: int
@@ -25,10 +25,6 @@ class Config:
     group_m: int = 8
     stages: int = 3
     warps: int = 8
-    split: bool = False
-    flatten: bool = False
-    programs: int | None = None
-    maxnreg: int | None = None
 
 
 CPU = Config(m=16, n=16, k=16)
@@ -96,38 +92,21 @@ def _matmul_descriptor_kernel(
     A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr,
     ACTIVATION: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=FLATTEN):
+    # flattened into one loop with the one over K, so that the next tile's loads start early
+    for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
         m, n = grouped_pid(tile, num_m, num_n, GROUP_M)
         # what lies outside a matrix arrives as zero and is not stored
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in range(0, K, BLOCK_K):
-            if A_TRANSPOSED:
-                a = a_desc.load([k, m * BLOCK_M]).T
-            else:
-                a = a_desc.load([m * BLOCK_M, k])
-            if B_TRANSPOSED:
-                b = b_desc.load([n * BLOCK_N, k]).T
-            else:
-                b = b_desc.load([k, n * BLOCK_N])
+            a = a_desc.load([k, m * BLOCK_M]).T if A_TRANSPOSED else a_desc.load([m * BLOCK_M, k])
+            b = b_desc.load([n * BLOCK_N, k]).T if B_TRANSPOSED else b_desc.load([k, n * BLOCK_N])
             acc = tl.dot(a, b, acc)
 
-        if SPLIT:
-            # two halves: half the shared memory for the result, which buys a stage
-            HALF: tl.constexpr = BLOCK_N // 2
-            halves = acc.reshape(BLOCK_M, 2, HALF).permute(0, 2, 1)
-            left, right = halves.split()
-            cols = n * BLOCK_N + tl.arange(0, HALF)
-            left = _epilogue(left, bias_ptr, bias_stride, cols, N, ACTIVATION)
-            c_desc.store([m * BLOCK_M, n * BLOCK_N], left.to(c_desc.dtype))
-            right = _epilogue(right, bias_ptr, bias_stride, cols + HALF, N, ACTIVATION)
-            c_desc.store([m * BLOCK_M, n * BLOCK_N + HALF], right.to(c_desc.dtype))
-        else:
-            cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
-            acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
-            c_desc.store([m * BLOCK_M, n * BLOCK_N], acc.to(c_desc.dtype))
+        cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
+        acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
+        c_desc.store([m * BLOCK_M, n * BLOCK_N], acc.to(c_desc.dtype))
 
 
 def matmul(
@@ -170,40 +149,45 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) ->
         raise ValueError(f"activation: expected None, 'silu' or 'relu', found {activation!r}")
 
 
-def _launch(a, b, c, bias, activation, config: Config | None = None) -> None:
+def _launch(a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None) -> None:
     M, K = a.shape
     N = b.shape[1]
     a_rows, b_rows = _row_major(a), _row_major(b)
     by_descriptor = _has_descriptors(a) and None not in (a_rows, b_rows, _row_major(c))
-    if config is None:
-        if not a.is_cuda:
-            config = CPU
-        elif by_descriptor:
-            config = DESCRIPTOR
-        else:
-            config = POINTER if a.itemsize == 2 else POINTER_FP32
+    if not a.is_cuda:
+        config = CPU
+    elif by_descriptor:
+        config = DESCRIPTOR
+    else:
+        config = POINTER if a.itemsize == 2 else POINTER_FP32
     tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)
     common = {
         "bias_ptr": bias, "M": M, "N": N, "K": K,
         "bias_stride": 0 if bias is None else bias.stride(0),
         "ACTIVATION": activation, "GROUP_M": config.group_m,
         "BLOCK_M": config.m, "BLOCK_N": config.n, "BLOCK_K": config.k,
-        "num_warps": config.warps, "num_stages": config.stages, "maxnreg": config.maxnreg,
+        "num_warps": config.warps, "num_stages": config.stages,
     }  # fmt: skip
     if by_descriptor:
-        _matmul_descriptor_kernel[(min(tiles, config.programs or tiles),)](
+        _matmul_descriptor_kernel[(min(tiles, _programs(a)),)](
             _describe(a_rows, (config.m, config.k), a_rows is not a),
             _describe(b_rows, (config.k, config.n), b_rows is not b),
-            TensorDescriptor.from_tensor(
-                c, [config.m, config.n // 2 if config.split else config.n]
-            ),
+            TensorDescriptor.from_tensor(c, [config.m, config.n]),
             A_TRANSPOSED=a_rows is not a, B_TRANSPOSED=b_rows is not b,
-            SPLIT=config.split, FLATTEN=config.flatten,
             **common,
         )  # fmt: skip
     else:
-        _matmul_kernel[(tiles,)](a, b, c, a_m_stride=a.stride(0), a_k_stride=a.stride(1),
-            b_k_stride=b.stride(0), b_n_stride=b.stride(1), c_m_stride=c.stride(0), **common)  # fmt: skip
+        _matmul_kernel[(tiles,)](
+            a, b, c,
+            a_m_stride=a.stride(0), a_k_stride=a.stride(1),
+            b_k_stride=b.stride(0), b_n_stride=b.stride(1), c_m_stride=c.stride(0),
+            **common,
+        )  # fmt: skip
+
+
+def _programs(a: Tensor) -> int:
+    """One program for each multiprocessor, each working through several tiles."""
+    return torch.cuda.get_device_properties(a.device).multi_processor_count if a.is_cuda else 4
 
 
 def _has_descriptors(a: Tensor) -> bool:

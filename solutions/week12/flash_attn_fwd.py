@@ -144,7 +144,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
     if q.ndim != 4 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, hq, sq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
     if not q.is_floating_point() or (q.dtype == torch.bfloat16 and not q.is_cuda):
-        raise ValueError(f"q: expected a float dtype that {q.device} computes with, found {q.dtype}")
+        raise ValueError(f"q: expected a float dtype {q.device} computes with, found {q.dtype}")
     b, hq, _, d = q.shape
     if k.ndim != 4 or (k.shape[0], k.shape[3]) != (b, d):
         raise ValueError(f"k: expected [{b}, hkv, sk, {d}] as q has, found {tuple(k.shape)}")

@@ -24,6 +24,11 @@ class Buffer:
     array: Array
     atomics: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse elements that are not numbers."""
+        if self.array.dtype.names is not None:
+            raise TypeError(f"simt: expected an array of numbers, found {self.array.dtype}")
+
     @property
     def start(self) -> int:
         """Its address, which costs take for aligned to 256 bytes."""

@@ -9,13 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray, poisoned
-from harness.simulators.simt.scheduler import (
-    GRID_BARRIER,
-    Dim3,
-    Launch,
-    SimtError,
-    Wait,
-)
+from harness.simulators.simt.machine import Dim3, SimtError
+from harness.simulators.simt.scheduler import GRID_BARRIER, Launch, Wait
+from harness.simulators.simt.sites import Sites
 
 MakeArray = Callable[[Array, Buffer], KernelArray]
 AsDtype = Callable[[Any], np.dtype[Any]]
@@ -228,6 +224,7 @@ class Shared:
         self._make_array = make_array
         self._as_dtype = as_dtype
         self._dynamic_bytes = dynamic_bytes
+        self._sites = Sites()
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> KernelArray:  # noqa: ANN401
         """Uninitialised shared memory; shape 0 is the dynamic part, the same for every caller."""
@@ -236,8 +233,7 @@ class Shared:
             whole = self._once("dynamic", (self._dynamic_bytes,), np.dtype(np.uint8))
             count = self._dynamic_bytes // dtype.itemsize
             return whole.view_of(whole.raw[: count * dtype.itemsize].view(dtype))
-        caller = sys._getframe(1)
-        return self._once((id(caller.f_code), caller.f_lasti), shape, dtype)
+        return self._once(self._sites.number(sys._getframe(1)), shape, dtype)
 
     def _once(self, site: object, shape: Any, dtype: np.dtype[Any]) -> KernelArray:  # noqa: ANN401
         block = self._launch.thread.block

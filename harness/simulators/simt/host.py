@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module, metadata
@@ -12,7 +13,8 @@ import numpy as np
 from harness.errors import HarnessError, UsageProblem
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray
 from harness.simulators.simt.device import KernelCuda
-from harness.simulators.simt.scheduler import Dim3, Launch, Order, Settings
+from harness.simulators.simt.machine import Dim3, Settings
+from harness.simulators.simt.scheduler import Launch
 
 
 class Observer(Protocol):
@@ -43,14 +45,14 @@ class Nobody:
 
 
 @dataclass(slots=True, kw_only=True)
-class Machine:
-    """The machine that launches run on, and who watches it."""
+class Surroundings:
+    """The machine that launches run on now, and who watches it."""
 
     settings: Settings
     observer: Observer
 
 
-machine = Machine(settings=Settings(), observer=Nobody())
+current = Surroundings(settings=Settings(), observer=Nobody())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,48 +139,36 @@ def install() -> None:
 
 
 @contextmanager
-def launching(
-    *,
-    order: Order = "forward",
-    seed: int = 0,
-    warp_size: int = 32,
-    resident_blocks: int = 64,
-    observer: Observer | None = None,
-) -> Iterator[None]:
+def launching(settings: Settings, observer: Observer | None = None) -> Iterator[None]:
     """
-    Run the launches of the `with` block on a machine of this kind; Settings says what is what.
+    Run the launches of the `with` block on this machine, watched by `observer`.
 
     Raises:
-        UsageProblem: No such machine, or an observer inside another's block.
+        UsageProblem: Somebody watches already.
         HarnessError: As `install`.
     """
     install()
-    before = machine.settings, machine.observer
-    if observer and not isinstance(machine.observer, Nobody):
-        raise UsageProblem(
-            "launching: expected one meter at a time, found one inside another's block."
-        )
-    machine.settings = Settings(
-        order=order, seed=seed, warp_size=warp_size, resident_blocks=resident_blocks
-    )
-    machine.observer = observer or machine.observer
+    before = current.settings, current.observer
+    if observer and not isinstance(current.observer, Nobody):
+        raise UsageProblem("simt: expected one meter at a time, found one inside another's block.")
+    current.settings = settings
+    current.observer = observer or current.observer
     try:
         yield
     finally:
-        machine.settings, machine.observer = before
+        current.settings, current.observer = before
 
 
 def _configured(kernel: Any, configuration: tuple[Any, ...]) -> Any:  # noqa: ANN401
     """`kernel[grid, block, stream, shared]`: a copy, where stock would configure the original."""
-    copy = object.__new__(type(kernel))
-    copy.__dict__.update(kernel.__dict__)
-    copy.grid_dim, copy.block_dim = numba_parts().normalize(*configuration[:2])
-    copy.dynshared_size = configuration[3] if len(configuration) > 3 else 0
-    return copy
+    configured = copy(kernel)
+    configured.grid_dim, configured.block_dim = numba_parts().normalize(*configuration[:2])
+    configured.dynshared_size = configuration[3] if len(configuration) > 3 else 0
+    return configured
 
 
 def _resident_blocks(_overload: object, _block_dim: object) -> int:
-    return machine.settings.resident_blocks
+    return current.settings.resident_blocks
 
 
 def _call(kernel: Any, *args: object) -> object:  # noqa: ANN401
@@ -193,9 +183,8 @@ def _call(kernel: Any, *args: object) -> object:  # noqa: ANN401
 def _launch(kernel: Any, args: tuple[object, ...]) -> None:  # noqa: ANN401
     parts = numba_parts()
     grid_dim, block_dim = parts.normalize(kernel.grid_dim, kernel.block_dim)
-    settings, observer = machine.settings, machine.observer
-    arguments: list[object] = []
-    launch = Launch(lambda: kernel.fn(*arguments), Dim3(*grid_dim), Dim3(*block_dim), settings)
+    settings, observer = current.settings, current.observer
+    launch = Launch(kernel.fn, Dim3(*grid_dim), Dim3(*block_dim), settings)
     make_array = partial(observer.array, launch=launch)
     cuda = KernelCuda(
         launch,
@@ -205,12 +194,14 @@ def _launch(kernel: Any, args: tuple[object, ...]) -> None:  # noqa: ANN401
         dynamic_bytes=kernel.dynshared_size,
     )
     write_back: list[Callable[[], object]] = []
-    arguments += [_to_kernel(argument, make_array, observer, write_back) for argument in args]
-    with parts.set_current_cuda(cuda), parts.swap_globals(kernel.fn, cuda):
-        launch.run()
-    for copy in write_back:
-        copy()
-    observer.finished(launch)
+    arguments = [_to_kernel(argument, make_array, observer, write_back) for argument in args]
+    try:
+        with parts.set_current_cuda(cuda), parts.swap_globals(kernel.fn, cuda):
+            launch.run(arguments)
+    finally:
+        observer.finished(launch)
+    for copy_back in write_back:
+        copy_back()
 
 
 def _to_kernel(
@@ -242,7 +233,7 @@ def _to_kernel(
 def _as_dtype(given: Any) -> np.dtype[Any]:  # noqa: ANN401
     """The dtype of a Numba type, or of anything NumPy takes for one."""
     try:
-        return np.dtype(given)
+        dtype: np.dtype[Any] = np.dtype(given)
     except TypeError:
-        dtype: np.dtype[Any] = numba_parts().as_dtype(given)
-        return dtype
+        dtype = numba_parts().as_dtype(given)
+    return dtype

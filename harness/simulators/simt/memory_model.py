@@ -19,18 +19,16 @@ WAVEFRONT_BYTES = BANKS * BANK_BYTES
 NOTHING = -1  # where an inactive lane has no address
 
 
-def sectors(offsets: Integers, active: Flags, size: int) -> Integers:
+def sectors(offsets: Integers, active: Flags) -> Integers:
     """
-    Count the sectors each request touches.
+    Count the sectors each request touches; aligned elements lie in one each.
 
     Args:
         offsets: Byte offsets from an aligned base, [requests, lanes].
         active: Lanes that take part, [requests, lanes].
-        size: Bytes each lane accesses, at most a sector.
     """
-    ends = np.concatenate([offsets, offsets + size - 1], axis=1) // SECTOR_BYTES
-    _, first = _sorted_distinct(np.where(np.tile(active, 2), ends, NOTHING))
-    return first.sum(axis=1)
+    _, first = _sorted_distinct(np.where(active, offsets // SECTOR_BYTES, NOTHING))
+    return _sum(first)
 
 
 def wavefronts(offsets: Integers, active: Flags, size: int, *, store: bool) -> Integers:
@@ -51,10 +49,10 @@ def wavefronts(offsets: Integers, active: Flags, size: int, *, store: bool) -> I
     lanes = min(BANKS, WAVEFRONT_BYTES // size)
     apart = _bank_conflicts(offsets, active, size, lanes)
     if size <= BANK_BYTES or store:
-        return apart.sum(axis=1)
-    apart = apart.reshape(len(offsets), -1, 2).sum(axis=2)
+        return _sum(apart)
     joined = _bank_conflicts(offsets, active, size, 2 * lanes)
-    return np.where(_repeats_neighbour(offsets, active, 2 * lanes), joined, apart).sum(axis=1)
+    repeats = _repeats_neighbour(offsets, active, 2 * lanes)
+    return _sum(np.where(repeats, joined, apart[:, ::2] + apart[:, 1::2]))
 
 
 def _bank_conflicts(offsets: Integers, active: Flags, size: int, lanes: int) -> Integers:
@@ -64,7 +62,8 @@ def _bank_conflicts(offsets: Integers, active: Flags, size: int, lanes: int) -> 
     words, first = _sorted_distinct(words.reshape(-1, lanes * words.shape[2]))
     load = np.zeros((len(words), BANKS), dtype=np.int64)
     np.add.at(load, (np.nonzero(first)[0], words[first] % BANKS), 1)
-    return load.max(axis=1).reshape(len(offsets), -1)
+    most: Integers = load.max(axis=1)
+    return most.reshape(len(offsets), -1)
 
 
 def _sorted_distinct(values: Integers) -> tuple[Integers, Flags]:
@@ -83,3 +82,8 @@ def _repeats_neighbour(offsets: Integers, active: Flags, lanes: int) -> Flags:
         same = (offsets == offsets[:, neighbour]) | ~active | ~active[:, neighbour]
         groups |= same.reshape(*groups.shape, lanes).all(axis=2)
     return groups
+
+
+def _sum(each: Integers | Flags) -> Integers:
+    total: Integers = each.sum(axis=1)
+    return total

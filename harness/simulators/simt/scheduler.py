@@ -8,80 +8,20 @@ that names the thread, its block and its line.
 """
 
 import math
-import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from harness.errors import HarnessError, UsageProblem
-
-Order = Literal["forward", "reversed", "random"]
+from harness.errors import HarnessError
+from harness.simulators.simt.machine import Dim3, Settings, SimtError, Tally, unravel
 
 MAX_BLOCK_THREADS = 1024
 HERE = str(Path(__file__).parent)
-
-
-class SimtError(HarnessError):
-    """A kernel does what hangs, or has no defined result, on a GPU."""
-
-    exit_code = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """
-    The simulated machine.
-
-    Attributes:
-        order: In which order blocks run, and the threads of a block between two barriers.
-        seed: Of the permutations, when `order` is "random".
-        warp_size: Lanes of a warp: 32, or 64 as on CDNA.
-        resident_blocks: How many blocks can be alive at once: the largest grid with a barrier.
-    """
-
-    order: Order = "forward"
-    seed: int = 0
-    warp_size: int = 32
-    resident_blocks: int = 64
-
-    def __post_init__(self) -> None:
-        """Refuse a machine that is not simulated."""
-        if self.order not in get_args(Order):
-            known = ", ".join(get_args(Order))
-            raise UsageProblem(f"order: expected {known}, found {self.order!r}.")
-        if self.warp_size not in (32, 64):
-            raise UsageProblem(f"warp_size: expected 32 or 64, found {self.warp_size!r}.")
-        if self.resident_blocks < 1:
-            raise UsageProblem(
-                f"resident_blocks: expected 1 or more, found {self.resident_blocks}."
-            )
-
-    def permutation(self, count: int, salt: int) -> Sequence[int]:
-        """The numbers below `count` in running order; `salt` tells one shuffle from another."""
-        if self.order == "random":
-            return random.Random(f"{self.seed}/{salt}").sample(range(count), count)
-        return range(count) if self.order == "forward" else range(count)[::-1]
-
-
-class Dim3(NamedTuple):
-    """An index or an extent; `x` varies fastest."""
-
-    x: int
-    y: int
-    z: int
-
-
-def _unravel(number: int, extent: Dim3) -> Dim3:
-    rest, x = divmod(number, extent.x)
-    z, y = divmod(rest, extent.y)
-    return Dim3(x, y, z)
 
 
 class Wait(NamedTuple):
@@ -95,34 +35,12 @@ BLOCK_BARRIER = Wait("syncthreads")
 GRID_BARRIER = Wait("this_grid().sync")
 
 
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """
-    What a launch did, loads and stores apart.
-
-    Attributes:
-        block_barriers: Barriers completed, for each block.
-        grid_barriers: Barriers of the whole grid completed.
-        warp_calls: Of each warp intrinsic, one for all the lanes that take part.
-        atomics: Atomic operations on "global" and "shared" arrays, one for each lane.
-        exited_before_barrier: Threads that had returned when a barrier of their block completed.
-        shared_bytes: The most shared memory of a block, static and dynamic.
-    """
-
-    block_barriers: list[int] = field(default_factory=list)
-    grid_barriers: int = 0
-    warp_calls: Counter[str] = field(default_factory=Counter)
-    atomics: Counter[str] = field(default_factory=Counter)
-    exited_before_barrier: int = 0
-    shared_bytes: int = 0
-
-
 class Thread:
     """One CUDA thread: a greenlet, its place in the grid, and what it waits at."""
 
-    __slots__ = ("block", "greenlet", "index", "lane", "number", "rank", "wait", "warp")
+    __slots__ = ("block", "greenlet", "index", "lane", "number", "wait", "warp")
 
-    def __init__(self, block: "Block", number: int, rank: int) -> None:
+    def __init__(self, block: "Block", number: int) -> None:
         launch = block.launch
         warp_size = launch.settings.warp_size
         warp, self.lane = divmod(number, warp_size)
@@ -130,8 +48,7 @@ class Thread:
         self.warp = block.warps[warp]
         # in the grid, as if every warp were full: number // warp_size is the same for a warp only
         self.number = block.number * len(block.warps) * warp_size + number
-        self.index = _unravel(number, launch.block_dim)
-        self.rank = rank
+        self.index = unravel(number, launch.block_dim)
         self.wait: Wait | None = None
         self.greenlet = greenlet(launch.body)
 
@@ -197,13 +114,13 @@ class Block:
     def __init__(self, launch: "Launch", number: int) -> None:
         self.launch = launch
         self.number = number
-        self.index = _unravel(number, launch.grid_dim)
+        self.index = unravel(number, launch.grid_dim)
         self.warps = [Warp() for _ in range(launch.warps_per_block)]
         order = launch.settings.permutation(launch.block_threads, salt=number + 1)
-        self.live = [Thread(self, at, rank) for rank, at in enumerate(order)]
+        self.live = [Thread(self, at) for at in order]
         for thread in self.live:
             thread.warp.add(thread)
-        self.ready = list(self.live)
+        self.ready = list(self.live)  # in running order, as `live`
         self.arrived: dict[Thread, bool] = {}
         self.exited = 0
         self.barriers = 0
@@ -213,7 +130,7 @@ class Block:
     def run(self) -> None:
         """Run threads until all have returned or wait for the rest of the grid."""
         while self.ready:
-            batch, self.ready = sorted(self.ready, key=lambda thread: thread.rank), []
+            batch, self.ready = self.ready, []
             for thread in batch:
                 self.launch.resume(thread)
                 if thread.greenlet.dead:
@@ -286,9 +203,9 @@ class Block:
         other = next(one for one in partners if one.wait != thread.wait)
         assert other.wait is not None
         return SimtError(
-            f"{thread.line}: {thread}: expected {other} at {thread.wait.what} too, found it waiting "
-            f"at {other.wait.what} ({other.line}): they wait for each other for ever. Take all "
-            "threads of the block, or all lanes of the mask, through the same calls."
+            f"{thread.line}: {thread}: expected {other} at {thread.wait.what} too, found it "
+            f"waiting at {other.wait.what} ({other.line}): they wait for each other for ever. Take "
+            "all threads of the block, or all lanes of the mask, through the same calls."
         )
 
 
@@ -307,7 +224,7 @@ class Launch:
     """
 
     def __init__(
-        self, kernel: Callable[[], object], grid_dim: Dim3, block_dim: Dim3, settings: Settings
+        self, kernel: Callable[..., object], grid_dim: Dim3, block_dim: Dim3, settings: Settings
     ) -> None:
         self.kernel = kernel
         self.grid_dim = grid_dim
@@ -325,21 +242,26 @@ class Launch:
         self.tally = Tally()
         self.resident: list[Block] = []
         self.hub = getcurrent()
+        self.arguments: Sequence[object] = ()
         self.thread: Thread  # the one that runs
 
     def body(self) -> None:
         """What each greenlet runs; GPU arithmetic raises no warnings."""
         with np.errstate(all="ignore"):
-            self.kernel()
+            self.kernel(*self.arguments)
 
-    def run(self) -> None:
+    def run(self, arguments: Sequence[object]) -> None:
         """
-        Run every thread to its end.
+        Run every thread of the grid to its end.
+
+        Args:
+            arguments: What every thread calls the kernel with.
 
         Raises:
             SimtError: Threads wait for ever, or name lanes that cannot come.
             Exception: The kernel's own, its message opened by thread and block.
         """
+        self.arguments = arguments
         try:
             for number in self.settings.permutation(self.blocks, salt=0):
                 self._admit(number)

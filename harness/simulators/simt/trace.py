@@ -10,8 +10,7 @@ import sys
 from array import array as typed_array
 from collections.abc import Iterable, Iterator
 from operator import index as as_index
-from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray, address
 from harness.simulators.simt.memory_model import Flags, Integers, sectors, wavefronts
 from harness.simulators.simt.scheduler import Launch
+from harness.simulators.simt.sites import Sites
 
 Kind = Literal["global_load", "global_store", "shared_load", "shared_store"]
 
@@ -51,19 +51,6 @@ class Channel(NamedTuple):
     law: Law
 
 
-class Site(NamedTuple):
-    """One access of the source: an instruction of a function."""
-
-    code: CodeType
-    instruction: int
-    line: int
-
-    @property
-    def label(self) -> str:
-        """`kernel.py:12`."""
-        return f"{Path(self.code.co_filename).name}:{self.line}"
-
-
 class Requests(NamedTuple):
     """
     A table, one row a request of a warp.
@@ -86,14 +73,8 @@ class Requests(NamedTuple):
 
     @classmethod
     def joined(cls, tables: Iterable["Requests"]) -> "Requests":
-        """One table of several, or of none."""
-        empty = cls(*(np.zeros(0, dtype=np.int64) for _ in cls._fields))
-        return cls(
-            *map(
-                np.concatenate,
-                zip(empty._replace(full=np.zeros(0, dtype=np.bool_)), *tables, strict=True),
-            )
-        )
+        """One table of several, of one at least."""
+        return cls(*map(np.concatenate, zip(*tables, strict=True)))
 
     def where(self, rows: Flags) -> "Requests":
         """Some of the rows."""
@@ -111,10 +92,9 @@ class Trace:
 
     def __init__(self, warp_size: int) -> None:
         self.channels: list[Channel] = []
-        self.sites: list[Site] = []
+        self.sites = Sites()
         self._warp_size = warp_size
         self._channel_numbers: dict[tuple[int, Law], int] = {}
-        self._site_numbers: dict[tuple[int, int], int] = {}
         self._log = typed_array("q")
 
     def channel(self, buffer: Buffer, law: Law) -> int:
@@ -127,12 +107,8 @@ class Trace:
 
     def record(self, launch: Launch, frame: FrameType, channel: int, offset: int) -> None:
         """Note that the running thread accesses the element `offset` bytes into its buffer."""
-        key = (id(frame.f_code), frame.f_lasti)
-        site = self._site_numbers.get(key)
-        if site is None:
-            site = self._site_numbers[key] = len(self.sites)
-            self.sites.append(Site(frame.f_code, frame.f_lasti, frame.f_lineno))
         thread = launch.thread
+        site = self.sites.number(frame)
         self._log.extend((thread.number, thread.warp.epoch, site, channel, offset))
 
     def take(self) -> tuple[Requests, Integers]:
@@ -262,5 +238,5 @@ def _stretches(numbers: Integers) -> Iterator[tuple[int, int, int]]:
 
 def _cost(law: Law, offsets: Integers, active: Flags) -> Integers:
     if law.space == "global":
-        return sectors(offsets, active, law.size)
+        return sectors(offsets, active)
     return wavefronts(offsets, active, law.size, store=law.store)

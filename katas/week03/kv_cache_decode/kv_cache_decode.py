@@ -6,7 +6,7 @@ Per step: the new keys and values are written once, the past is read once and ne
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: F401 -- scaled_dot_product_attention is yours to call
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 

@@ -1,0 +1,153 @@
+"""Prove katas: the contract holds, the reference passes, each wrong solution dies."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.catalog import Curriculum
+from harness.contract import contract_problems
+from harness.errors import HarnessError
+from harness.judge.matrix import KNOWN, function_name
+from harness.kata import Kata
+from harness.runner import pytest_command, read_record, run_group
+
+SLOW_S = 5.0  # the longest the reference may take over its own tests
+TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
+# proven once, in the harness's own tests: a kata need not prove them again
+SHARED = {
+    "test_matches_reference",
+    "test_leaves_inputs_alone",
+    "test_writes_every_element",
+    "test_second_call_sees_new_values",
+    "test_cost",
+    "test_speed",
+}
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What was found about one kata; without problems it is proven."""
+
+    kata: Kata
+    problems: list[str] = field(default_factory=list)
+    killed_by: dict[str, list[str]] = field(default_factory=dict)
+    tests: int = 0
+    solution_s: float = 0.0
+    total_s: float = 0.0
+
+
+def check_katas(
+    katas: Sequence[Kata], curriculum: Curriculum, cache: Path, *, jobs: int
+) -> list[Report]:
+    """
+    Check the contract of each kata, then run all their kill matrices in one pytest session.
+
+    Args:
+        katas: What to prove.
+        curriculum: Where the ids they cover are defined.
+        cache: For wrong solutions made from edits, and for compiled kernels.
+        jobs: Worker processes; each kata stays in one of them.
+    """
+    reports = {
+        kata.id: Report(kata=kata, problems=contract_problems(kata, curriculum, cache))
+        for kata in katas
+    }
+    sound = [kata for kata in katas if not reports[kata.id].problems]
+    if sound:
+        events = _run_matrix(sound, jobs)
+        for kata in sound:
+            judge_matrix(reports[kata.id], [event for event in events if event["kata"] == kata.id])
+    return list(reports.values())
+
+
+def _run_matrix(katas: Sequence[Kata], jobs: int) -> list[dict[str, Any]]:
+    """Every check event of the kill matrices; clocks are read in a second, serial session."""
+    parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
+    events = _session(katas, ["stub", "solution", "wrong"], [*parallel, "-k", "not test_speed"])
+    timed = [kata for kata in katas if any(one.on == "any" for one in kata.speed)]
+    if timed:
+        events += _session(timed, ["solution", "wrong"], ["-k", "test_speed"])
+    return events
+
+
+def _session(
+    katas: Sequence[Kata], impls: Iterable[str], extra: Iterable[str]
+) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
+        record = Path(folder) / "record.jsonl"
+        command = pytest_command(
+            [kata.folder for kata in katas],
+            impls=impls,
+            device="cpu",
+            record=record,
+            extra=["--matrix", "--tb=line", f"--timeout={TEST_LIMIT_S}", *extra],
+        )
+        limit_s = 60 + 60 * len(katas)
+        exit_code, output = run_group(command, limit_s, {}, cwd=katas[0].root)
+        events = read_record(record)
+    if not any(event["event"] == "end" for event in events) or exit_code not in (0, 1):
+        raise HarnessError(f"check: expected pytest to finish, found exit {exit_code}:\n{output}")
+    return [event for event in events if event["event"] == "check"]
+
+
+def judge_matrix(report: Report, events: Sequence[dict[str, Any]]) -> None:
+    """Read one kata's kill matrix and note what it fails to prove."""
+    by_impl: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        by_impl[event["impl"]].append(event)
+    report.total_s = sum(event["duration_s"] for event in events)
+    report.solution_s = sum(event["duration_s"] for event in by_impl["solution"])
+    report.tests = len({event["name"] for event in events})
+    report.problems += _stub_problems(by_impl["stub"])
+    report.problems += _solution_problems(report.kata, by_impl["solution"])
+    kills: dict[str, list[str]] = {
+        label: [event["name"] for event in found if event["outcome"] == "failed"]
+        for label, found in by_impl.items()
+        if label.startswith("wrong:")
+    }
+    report.killed_by = kills
+    report.problems += [
+        f"{label} lives: no test fails on it" for label in kills if not kills[label]
+    ]
+    report.problems += _idle_tests(by_impl, kills)
+    if report.solution_s > SLOW_S:
+        report.problems.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
+
+
+def _stub_problems(events: Sequence[dict[str, Any]]) -> list[str]:
+    passed = [event["name"] for event in events if event["outcome"] == "passed"]
+    unclear = [
+        event["name"]
+        for event in events
+        if event["outcome"] == "failed" and "is still a stub: edit" not in event["message"]
+    ]
+    problems = [f"stub passes {name}: the test asserts nothing" for name in passed]
+    return problems + [f"stub fails {name} without the one clear line" for name in unclear]
+
+
+def _solution_problems(kata: Kata, events: Sequence[dict[str, Any]]) -> list[str]:
+    problems = [
+        f"solution fails {event['name']}: {event['message']}"
+        for event in events
+        if event["outcome"] == "failed"
+    ]
+    if not any(event["outcome"] == "passed" for event in events):
+        problems.append("solution: no test was run on it")
+    judged = {found["name"] for event in events for found in event["measurements"]}
+    unmeasured = [one.name for one in kata.cost if one.name not in judged]
+    return problems + [f"cost {name}: no test measures it" for name in unmeasured]
+
+
+def _idle_tests(by_impl: dict[str, list[dict[str, Any]]], kills: dict[str, list[str]]) -> list[str]:
+    """A kata's own tests that ran and killed nothing."""
+    killers = {function_name(name) for names in kills.values() for name in names}
+    ran = {
+        function_name(event["name"])
+        for event in by_impl["solution"]
+        if event["outcome"] == "passed" and KNOWN not in event["message"]
+    }
+    idle = sorted(ran - killers - SHARED)
+    return [f"{name} kills no wrong solution" for name in idle]

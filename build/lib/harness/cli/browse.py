@@ -1,0 +1,143 @@
+"""Commands that only look: list, show, coverage, scorecard, profiles."""
+
+import json
+
+import click
+
+from harness.cli import draw
+from harness.cli.house import KATA, House
+from harness.coverage import coverage_of
+from harness.errors import UsageProblem
+from harness.hardware import find_profile, load_profiles
+from harness.kata import BACKENDS, Kata
+from harness.mastery import status_of
+
+
+@click.command("list")
+@click.option("--week", type=int)
+@click.option("--part", type=int)
+@click.option("--backend", type=click.Choice(BACKENDS))
+@click.option("--concept", help="An id such as 09.4.")
+@click.option("--status", type=click.Choice(["untried", "attempted", "correct", "fast"]))
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_obj
+def list_katas(
+    house: House,
+    week: int | None,
+    part: int | None,
+    backend: str | None,
+    concept: str | None,
+    status: str | None,
+    as_json: bool,
+) -> None:
+    """Every kata, and where you stand with it."""
+    weeks = None
+    if part is not None:
+        known = {one.id: one.weeks for one in house.curriculum.parts}
+        if part not in known:
+            raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
+        weeks = known[part]
+    best = house.progress.latest_by_kata(impl="yours")
+    rows = []
+    for kata in house.curriculum.katas.values():
+        state = status_of(kata, best.get(kata.name))
+        wanted = (
+            (week is None or kata.week == week)
+            and (weeks is None or kata.week in weeks)
+            and (backend is None or kata.backend == backend)
+            and (concept is None or concept in kata.covers)
+            and (status is None or state == status)
+        )
+        if wanted:
+            rows.append((kata, state))
+    if as_json:
+        click.echo(json.dumps([draw.as_row(kata, state) for kata, state in rows], indent=2))
+    else:
+        draw.katas(rows)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def show(house: House, kata: Kata) -> None:
+    """The brief of a kata, its thresholds, and your attempts."""
+    draw.brief(kata)
+    draw.thresholds(kata)
+    draw.attempts(house.progress.attempts(kata.name, limit=5))
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def hint(house: House, kata: Kata) -> None:
+    """The next hint, one at a time; hints are remembered with your attempts."""
+    seen = house.progress.hints_seen(kata.name)
+    shown = min(seen, len(kata.hints) - 1)
+    if seen < len(kata.hints):
+        house.progress.note("hint_shown", kata.name, str(seen + 1))
+    click.echo(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}")
+
+
+@click.command()
+@click.option("--week", type=int, help="One week only.")
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_obj
+def coverage(house: House, week: int | None, as_json: bool) -> None:
+    """Every concept, hands-on and milestone: which katas cover it."""
+    if week is not None and week not in house.curriculum.weeks:
+        raise UsageProblem(f"--week: expected 1 to {len(house.curriculum.weeks)}, found {week}.")
+    found = coverage_of(house.curriculum, week)
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        draw.coverage(found)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_obj
+def scorecard(house: House, as_json: bool) -> None:
+    """What you own, week by week."""
+    from harness.scorecard import as_json as to_json
+    from harness.scorecard import build_scorecard
+    from harness.scorecard.terminal import print_scorecard
+
+    card = build_scorecard(house.curriculum, house.progress.attempts())
+    if as_json:
+        click.echo(json.dumps(to_json(card), indent=2))
+    else:
+        print_scorecard(card)
+
+
+@click.group()
+def profile() -> None:
+    """Hardware profiles: what each GPU can do at best."""
+
+
+@profile.command("list")
+@click.pass_obj
+def profile_list(house: House) -> None:
+    """Every profile."""
+    draw.profiles(list(load_profiles(house.root / "hardware_profiles").values()))
+
+
+@profile.command("show")
+@click.argument("profile_id", metavar="PROFILE")
+@click.pass_obj
+def profile_show(house: House, profile_id: str) -> None:
+    """One profile, with its sources."""
+    draw.profile(find_profile(house.root / "hardware_profiles", profile_id))
+
+
+@profile.command("detect")
+@click.pass_obj
+def profile_detect(house: House) -> None:
+    """The profile of this machine's GPU."""
+    from harness.environment import device_present, session_profile
+
+    device = "cuda" if device_present() else "cpu"
+    found = session_profile(house.root, None, device, None)
+    click.echo(f"{found.id}: {found.name}")
+
+
+COMMANDS = [list_katas, show, hint, coverage, scorecard, profile]

@@ -1,0 +1,264 @@
+"""How things look in a terminal. Rich is imported where something is drawn, not before."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.kata import Kata, SpeedThreshold
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.check import Report
+    from harness.coverage import Coverage
+    from harness.hardware import Profile
+    from harness.progress import Attempt, Check, Measurement
+    from harness.runner import Outcome
+    from harness.workspace import RestoreResult, StashEntry, SwapResult
+
+MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
+         "ambiguous": "[yellow]?[/]"}  # fmt: skip
+STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "fast": "bold green"}
+
+
+def console() -> "Console":
+    """Where everything is drawn; plain text when nobody is watching."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner while a child process works; nothing when output goes to a file."""
+    with console().status(f"{what} ..."):
+        yield
+
+
+def brief(kata: Kata) -> None:
+    """The kata's README, rendered."""
+    from rich.markdown import Markdown
+
+    out = console()
+    out.print(
+        f"[bold]{kata.name}[/]  week {kata.week} · {kata.backend} · "
+        f"difficulty {kata.difficulty}/5 · {kata.minutes} min\n"
+    )
+    out.print(Markdown((kata.folder / "README.md").read_text(encoding="utf-8")))
+    out.print()
+
+
+def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) -> None:
+    """One run: what is red, the thresholds, and what to do next."""
+    out = console()
+    for check in result.checks:
+        if check.outcome != "skipped":
+            _check_line(out, check)
+    skipped = [check for check in result.checks if check.outcome == "skipped"]
+    if skipped:
+        out.print(f"{MARKS['skipped']} {len(skipped)} skipped: {skipped[0].message}")
+    for found in result.measurements:
+        _measurement_line(out, found)
+    if result.device == "cpu" and any(one.on == "cuda" for one in kata.speed):
+        out.print("[dim]speed: not judged, for want of a GPU (work was counted instead)[/]")
+    colour = "green" if result.status == "passed" else "red"
+    out.print(
+        f"[{colour}]{result.status.replace('_', ' ')}[/]: {kata.name} ({impl}, {result.device}): "
+        f"{result.reason} · {result.duration_s:.1f} s · --seed {result.seed}"
+    )
+    if result.status in ("crashed", "timed_out", "error"):
+        out.print(result.output.strip()[-3000:], markup=False)
+    out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}")
+
+
+def _check_line(out: "Console", check: "Check") -> None:
+    from rich.markup import escape
+
+    message = f": {escape(check.message)}" if check.message else ""
+    out.print(f"{MARKS[check.outcome]} {escape(check.name)}{message}")
+
+
+def _measurement_line(out: "Console", found: "Measurement") -> None:
+    from rich.markup import escape
+
+    mark = MARKS[str(found.detail.get("outcome", "passed"))]
+    out.print(f"{mark} threshold {escape(str(found.detail.get('message', found.name)))}")
+
+
+def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, gpu: bool) -> str:
+    if impl != "yours":
+        return f"your own: edit {shown}, then make kata name={kata.name}"
+    if result.status == "passed" and not gpu and kata.speed:
+        return f"on a GPU, make kata name={kata.name} judges the speed; kata list shows the others"
+    if result.status == "passed":
+        return "kata scorecard"
+    if any("is still a stub" in check.message for check in result.checks):
+        return f"edit {shown}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
+    return f"mend the first ✗, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
+
+
+def as_row(kata: Kata, state: str) -> dict[str, Any]:
+    """One kata as plain data for ``--json``."""
+    return {
+        "name": kata.name,
+        "week": kata.week,
+        "title": kata.title,
+        "backend": kata.backend,
+        "difficulty": kata.difficulty,
+        "minutes": kata.minutes,
+        "covers": list(kata.covers),
+        "requires": list(kata.requires),
+        "status": state,
+    }
+
+
+def katas(rows: Sequence[tuple[Kata, str]]) -> None:
+    """The list of katas: plain columns, drawn without rich to stay quick."""
+    if not rows:
+        click.echo("No kata fits. `kata list` without options shows them all.")
+        return
+    width = max(len(kata.name) for kata, _ in rows)
+    for kata, state in rows:
+        mark = {"untried": " ", "attempted": "·", "correct": "✓", "fast": "★"}[state]
+        click.echo(
+            f"{mark} week {kata.week:2}  {kata.name:{width}}  {kata.backend:11} "
+            f"{'●' * kata.difficulty:5}  {kata.minutes:3} min  {kata.title}"
+        )
+    click.echo("· attempted  ✓ correct  ★ fast enough, too")
+
+
+def thresholds(kata: Kata) -> None:
+    """What the kata asks for, counted and timed."""
+    out = console()
+    for one in kata.cost:
+        limit = (
+            f"<= {one.bound:g} x the least possible" if one.bound is not None
+            else f"<= {one.at_most:g}" if one.at_most is not None
+            else f">= {one.at_least:g}"
+        )  # fmt: skip
+        out.print(f"cost   {one.name}: {limit}")
+    for timed in kata.speed:
+        out.print(f"speed  {_speed_limit(timed)}")
+
+
+def _speed_limit(one: SpeedThreshold) -> str:
+    where = "on a GPU" if one.on == "cuda" else "anywhere"
+    if one.kind == "roofline":
+        special = "".join(f", {name} {value:g}" for name, value in one.profiles.items())
+        return f"{one.name}: >= {one.fraction:g} of the speed of light, {where}{special}"
+    return f"{one.name}: >= {one.ratio:g} times as fast as {one.against}, {where}"
+
+
+def attempts(found: Sequence["Attempt"]) -> None:
+    """The latest attempts, newest first."""
+    for one in found:
+        click.echo(
+            f"{one.started_at[:16]}  {one.status:9} {one.impl:8} {one.device:4} "
+            f"{one.duration_s:6.1f} s  {one.reason}"
+        )
+
+
+def swapped(kata: Kata, shown: str, result: "SwapResult") -> None:
+    """What `kata swap` did."""
+    click.echo(f"{shown} now holds the reference solution. {_kept(result)}")
+    click.echo(f"kata restore {kata.name} brings your file back.")
+
+
+def restored(kata: Kata, shown: str, result: "RestoreResult") -> None:
+    """What `kata restore` did."""
+    click.echo(f"{shown} is back as it was before the swap. {_kept(result)}".rstrip())
+
+
+def _kept(result: object) -> str:
+    kept = getattr(result, "kept", None)
+    return f"What was there is kept as {kept[:12]} (kata stash list)." if kept else ""
+
+
+def diff(lines: Sequence[str]) -> None:
+    """A unified diff in colour."""
+    from rich.text import Text
+
+    out = console()
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in lines:
+        out.print(Text(line, style=colours.get(line[:1], "")))
+    if not lines:
+        out.print("No difference.")
+
+
+def versions(entries: Sequence["StashEntry"]) -> None:
+    """The kept copies, oldest first."""
+    if not entries:
+        click.echo("Nothing has been kept yet.")
+    for entry in entries:
+        click.echo(
+            f"{entry.sha256[:12]}  {entry.time[:16]}  {entry.kata:24} {entry.lines:4} lines  "
+            f"{entry.why}"
+        )
+
+
+def coverage(found: "Coverage") -> None:
+    """Every item with the katas that cover it, then the totals."""
+    from harness.coverage import KINDS
+
+    for item in found.items:
+        who = ", ".join(item.katas) or click.style("not yet", fg="yellow")
+        click.echo(f"{item.id:6} {item.name:60} {who}")
+    for kind in KINDS:
+        covered, everything = found.counts(kind)
+        if everything:
+            click.echo(f"{kind.replace('_', '-')}: {covered} of {everything} covered")
+
+
+def profiles(found: Sequence["Profile"]) -> None:
+    """One line a profile."""
+    for one in found:
+        tensor = one.peak.get("bfloat16", one.peak.get("float16", 0.0))
+        click.echo(
+            f"{one.id:18} {one.arch:8} {one.sms:4} SMs  {one.bandwidth / 1e9:6.0f} GB/s  "
+            f"{tensor / 1e12:7.1f} TFLOP/s (16 bit)  {one.name}"
+        )
+
+
+def profile(found: "Profile") -> None:
+    """Everything a profile says."""
+    from dataclasses import fields
+
+    for field in fields(found):
+        click.echo(f"{field.name:22} {getattr(found, field.name)}")
+
+
+def reports(found: Sequence["Report"], *, verbose: bool) -> None:
+    """The result of `kata check`: one line a kata, then every problem."""
+    out = console()
+    width = max(len(report.kata.name) for report in found)
+    for report in found:
+        dead = sum(bool(tests) for tests in report.killed_by.values())
+        mark = MARKS["failed" if report.problems else "passed"]
+        out.print(
+            f"{mark} {report.kata.name:{width}}  {dead}/{len(report.killed_by)} wrong solutions "
+            f"dead, {report.tests} tests, reference {report.solution_s:.1f} s, "
+            f"all {report.total_s:.1f} s"
+        )
+        for problem in report.problems:
+            out.print(f"    {problem}", markup=False)
+        if verbose:
+            for label, tests in report.killed_by.items():
+                out.print(f"    {label}: {', '.join(tests) or 'lives'}", markup=False)
+    bad = sum(bool(report.problems) for report in found)
+    total = sum(report.total_s for report in found)
+    out.print(f"{len(found) - bad} of {len(found)} katas proven, {total:.0f} s of tests")
+
+
+def measured(found: Sequence[dict[str, Any]]) -> None:
+    """Thresholds on the clock and what was reached, one line each."""
+    if not found:
+        click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
+    for row in found:
+        click.echo(
+            f"{row['kata']:28} {row['profile']:12} {row['date']}  {row['threshold']:22} "
+            f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {row['median_us']:10.1f} us  "
+            f"{row['outcome']}"
+        )

@@ -1,0 +1,80 @@
+"""What every command works on: the curriculum, the learner's files, the learner's history."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.catalog import Curriculum, load_curriculum
+from harness.environment import home_folder
+from harness.kata import Kata
+from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from harness.progress import Progress
+
+
+@dataclass
+class House:
+    """The project at `root`; each part is opened when first asked for."""
+
+    root: Path
+
+    @cached_property
+    def curriculum(self) -> Curriculum:
+        """Parts, weeks and katas."""
+        return load_curriculum(self.root)
+
+    @cached_property
+    def home(self) -> Path:
+        """Where progress, kept copies and caches live."""
+        return home_folder(self.root)
+
+    @cached_property
+    def progress(self) -> "Progress":
+        """Every attempt so far."""
+        from harness.progress import Progress
+
+        return Progress(self.home)
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The learner's files and their kept copies."""
+        return Workspace(self.home)
+
+    def shown(self, path: Path) -> str:
+        """`path` as a learner would type it: relative to the root where it lies inside."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+class KataName(click.ParamType):
+    """A kata's name: completed in the shell, misspellings answered with the nearest names."""
+
+    name = "kata"
+
+    def convert(
+        self, value: str | Kata, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Kata:
+        """Find the kata."""
+        if isinstance(value, Kata):
+            return value
+        assert ctx is not None
+        house: House = ctx.obj
+        return house.curriculum.kata(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list["CompletionItem"]:
+        """Names that start with what was typed."""
+        from click.shell_completion import CompletionItem
+
+        house = ctx.find_object(House) or House(Path.cwd())
+        names = [folder.name for folder in house.curriculum.folders()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+KATA = KataName()

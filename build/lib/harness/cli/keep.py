@@ -1,0 +1,51 @@
+"""Commands that look after the house: export, import, doctor."""
+
+import platform
+import sys
+from typing import TextIO
+
+import click
+
+from harness.cli.house import House
+from harness.environment import device_present, versions
+
+
+@click.command("export")
+@click.option("-o", "--output", type=click.File("w"), default="-")
+@click.pass_obj
+def export(house: House, output: TextIO) -> None:
+    """Every attempt as JSON lines, to merge elsewhere."""
+    count = house.progress.export(output)
+    click.echo(f"{count} attempts written.", err=True)
+
+
+@click.command("import")
+@click.argument("source", type=click.File("r"))
+@click.pass_obj
+def import_(house: House, source: TextIO) -> None:
+    """Merge an exported history into yours; doing it twice changes nothing."""
+    result = house.progress.import_(source)
+    click.echo(f"{result.added} attempts added, {result.already_there} were there already.")
+
+
+@click.command()
+@click.pass_obj
+def doctor(house: House) -> None:
+    """What is installed, what is missing, and the way out."""
+    found = versions()
+    lines = [("python", platform.python_version(), sys.version_info >= (3, 11))]
+    lines += [(name, found.get(name, "missing"), name in found) for name in NEEDED]
+    lines += [
+        ("GPU driver", "present" if device_present() else "none: work is counted, not timed", True),
+        ("katas", str(len(house.curriculum.katas)), True),
+        ("history", f"{len(house.progress.attempts())} attempts in {house.home}", True),
+    ]
+    for name, what, good in lines:
+        click.echo(f"{'ok ' if good else '!! '} {name:12} {what}")
+    if not all(good for _, _, good in lines):
+        click.echo("To install what is missing: make setup", err=True)
+        sys.exit(3)
+
+
+NEEDED = ("torch", "triton", "numba", "numba-cuda", "numpy")
+COMMANDS = [export, import_, doctor]

@@ -1,0 +1,198 @@
+"""Commands of practice: run a kata, swap the reference in and out, compare, look back."""
+
+import difflib
+import sys
+from pathlib import Path
+
+import click
+
+from harness.cli import draw
+from harness.cli.house import KATA, House
+from harness.environment import device_present
+from harness.errors import HarnessError, UsageProblem
+from harness.judge.submission import submissions
+from harness.kata import Kata
+from harness.pristine import committed_stub
+from harness.runner import Outcome, run_kata
+
+
+@click.command()
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--all", "everything", is_flag=True, help="Every kata there is.")
+@click.option("--impl", default="yours", show_default=True, help="yours, solution or a path.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--seed", type=int, help="Replay the inputs of an earlier run.")
+@click.option("--profile", help="Hardware profile to judge against.")
+@click.option("--brief", is_flag=True, help="Show the brief first.")
+@click.pass_obj
+def run(
+    house: House,
+    katas: tuple[Kata, ...],
+    week: int | None,
+    everything: bool,
+    impl: str,
+    device: str,
+    seed: int | None,
+    profile: str | None,
+    brief: bool,
+) -> None:
+    """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
+    chosen = choose(house, katas, week, everything)
+    legs = ["cpu", "cuda"] if device == "auto" and device_present() else [device]
+    legs = ["cpu"] if legs == ["auto"] else legs
+    passed = True
+    for kata in chosen:
+        if brief:
+            draw.brief(kata)
+        for leg in legs:
+            outcome = judge(house, kata, impl, leg, seed, profile)
+            draw.outcome(kata, outcome, impl, house.shown(kata.file), gpu=device_present())
+            passed = passed and outcome.status == "passed"
+    sys.exit(0 if passed else 1)
+
+
+def choose(house: House, katas: tuple[Kata, ...], week: int | None, everything: bool) -> list[Kata]:
+    """The katas that a command was asked for, in exactly one of the three ways."""
+    if [bool(katas), week is not None, everything].count(True) != 1:
+        raise UsageProblem(
+            "kata: expected names, --week N or --all, found none or several of them. "
+            "`kata list` shows the names."
+        )
+    if week is not None:
+        return house.curriculum.week_katas(week)
+    return list(katas) or list(house.curriculum.katas.values())
+
+
+def judge(
+    house: House, kata: Kata, impl: str, device: str, seed: int | None, profile: str | None
+) -> Outcome:
+    """Run one kata and keep the attempt; an interrupted one is kept as aborted."""
+    judged = submissions(kata, impl, house.home / "cache")[0]
+    reference = submissions(kata, "solution", house.home / "cache")[0]
+    # the reference under another name is still the reference
+    label = "solution" if judged.code_hash == reference.code_hash else impl
+    progress = house.progress
+    progress.abort_orphans()
+    attempt = progress.start(
+        kata.name, label, judged.code_hash, seed=seed or 0, device=device, profile=profile or ""
+    )
+    try:
+        with draw.waiting(f"{kata.name} on {device}"):
+            outcome = run_kata(kata, impl=impl, device=device, seed=seed, profile=profile)
+    except BaseException:
+        progress.finish(attempt, "aborted", "interrupted", checks=(), measurements=(),
+                        versions={}, duration_s=0.0)  # fmt: skip
+        raise
+    progress.finish(
+        attempt,
+        outcome.status,
+        outcome.reason,
+        checks=outcome.checks,
+        measurements=outcome.measurements,
+        versions=outcome.versions,
+        duration_s=outcome.duration_s,
+        seed=outcome.seed,
+        profile=outcome.profile,
+    )
+    return outcome
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def swap(house: House, kata: Kata) -> None:
+    """Put the reference solution in place; your file is kept."""
+    result = house.workspace.swap(kata.name, kata.file, kata.solution)
+    house.progress.note("solution_seen", kata.name, "swap")
+    draw.swapped(kata, house.shown(kata.file), result)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def restore(house: House, kata: Kata) -> None:
+    """Bring back what was in place before `kata swap`."""
+    draw.restored(kata, house.shown(kata.file), house.workspace.restore(kata.name, kata.file))
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def reset(house: House, kata: Kata) -> None:
+    """Start again from the blank stub; your file is kept."""
+    stub = committed_stub(kata)
+    if stub is None:
+        raise HarnessError(
+            f"reset: expected the stub of {kata.name} in git's HEAD, found none. "
+            "Clone the project afresh, or `kata stash list` for an earlier copy."
+        )
+    house.workspace.reset(kata.name, kata.file, stub)
+    house.progress.note("reset", kata.name)
+    click.echo(f"{house.shown(kata.file)} is the blank stub again; what was there is kept.")
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def diff(house: House, kata: Kata) -> None:
+    """Your file against the reference (which counts as having seen it)."""
+    house.progress.note("solution_seen", kata.name, "diff")
+    mine, reference = (path.read_text().splitlines() for path in (kata.file, kata.solution))
+    lines = difflib.unified_diff(
+        mine,
+        reference,
+        house.shown(kata.file),
+        house.shown(kata.solution),
+        lineterm="",
+    )
+    draw.diff(list(lines))
+
+
+@click.group()
+def stash() -> None:
+    """Every copy of your files that was ever kept."""
+
+
+@stash.command("list")
+@click.argument("kata", type=KATA, required=False)
+@click.pass_obj
+def stash_list(house: House, kata: Kata | None) -> None:
+    """What was kept, when and why."""
+    draw.versions(house.workspace.versions(kata.name if kata else None))
+
+
+@stash.command("show")
+@click.argument("version")
+@click.pass_obj
+def stash_show(house: House, version: str) -> None:
+    """Print one kept copy; VERSION is the start of its hash."""
+    click.echo(house.workspace.read(version).decode(errors="replace"), nl=False)
+
+
+@stash.command("apply")
+@click.argument("kata", type=KATA)
+@click.argument("version")
+@click.pass_obj
+def stash_apply(house: House, kata: Kata, version: str) -> None:
+    """Put a kept copy in place; what is there now is kept first."""
+    house.workspace.apply(kata.name, kata.file, version)
+    click.echo(f"{house.shown(kata.file)} is version {version} again.")
+
+
+@click.command()
+@click.argument("slug", metavar="weekNN/slug")
+@click.option("--backend", default="triton", show_default=True)
+@click.pass_obj
+def new(house: House, slug: str, backend: str) -> None:
+    """Scaffold a kata; what is yours to write is marked TODO(author)."""
+    from harness.scaffold import scaffold
+
+    made = scaffold(house.root, slug, backend)
+    for path in made:
+        click.echo(f"  {house.shown(path)}")
+    name = Path(slug).name
+    click.echo(f"Fill in what is marked TODO(author), then: kata check {name}")
+
+
+COMMANDS = [run, swap, restore, reset, diff, stash, new]

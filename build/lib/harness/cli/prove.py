@@ -1,0 +1,80 @@
+"""The author's command: prove that katas hold what they promise."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from harness.cli import draw
+from harness.cli.house import KATA, House
+from harness.cli.practise import choose
+from harness.environment import device_present
+from harness.errors import DeviceError
+from harness.kata import Kata
+
+
+@click.command()
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--all", "everything", is_flag=True, help="Every kata there is.")
+@click.option("-j", "--jobs", default=2, show_default=True, help="Worker processes.")
+@click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
+@click.pass_obj
+def check(
+    house: House,
+    katas: tuple[Kata, ...],
+    week: int | None,
+    everything: bool,
+    jobs: int,
+    verbose: bool,
+) -> None:
+    """Prove katas: contract, kill matrix, thresholds. For authors and for CI."""
+    from harness.check import check_katas
+
+    chosen = choose(house, katas, week, everything)
+    with draw.waiting(f"checking {len(chosen)} kata(s)"):
+        reports = check_katas(
+            chosen, house.curriculum, house.home / "cache", jobs=min(jobs, len(chosen))
+        )
+    draw.reports(reports, verbose=verbose)
+    sys.exit(1 if any(report.problems for report in reports) else 0)
+
+
+@click.command()
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--all", "everything", is_flag=True, help="Every kata there is.")
+@click.option("--impl", default="solution", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
+@click.pass_obj
+def measure(
+    house: House,
+    katas: tuple[Kata, ...],
+    week: int | None,
+    everything: bool,
+    impl: str,
+    output: Path,
+) -> None:
+    """Judge the references on this machine's GPU and keep the figures in a file."""
+    from harness import measured
+
+    if not device_present():
+        raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
+    results = measured.measure(choose(house, katas, week, everything), impl)
+    measured.save(results, output)
+    draw.measured(measured.rows([results]))
+    for name, result in results["katas"].items():
+        click.echo(f"{name}: {result['status']}: {result['reason']}")
+
+
+@click.command("measured")
+@click.pass_obj
+def show_measured(house: House) -> None:
+    """What the references reached on real devices, beside the thresholds."""
+    from harness import measured
+
+    draw.measured(measured.rows(measured.load_results(house.root / MEASURED)))
+
+
+MEASURED = Path("hardware_profiles") / "measured"
+COMMANDS = [check, measure, show_measured]

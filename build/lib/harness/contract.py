@@ -1,0 +1,93 @@
+"""What a kata promises, checked without running it: files, names, signatures, metadata."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.catalog import Curriculum
+from harness.errors import HarnessError, nearest
+from harness.judge.submission import Submission, wrong_solutions
+from harness.kata import Kata
+from harness.pristine import pristine_stub
+
+LEAST_WRONG = 3
+WRONG_OPENING = "Wrong on purpose:"
+
+
+def contract_problems(kata: Kata, curriculum: Curriculum, cache: Path) -> list[str]:
+    """Every way in which `kata` breaks the contract, as sentences."""
+    missing = list(_missing_files(kata))
+    if missing:
+        return missing
+    return [
+        *_metadata_problems(kata, curriculum),
+        *_signature_problems(kata),
+        *_wrong_problems(kata, cache),
+    ]
+
+
+def _missing_files(kata: Kata) -> Iterator[str]:
+    tests = kata.folder / f"test_{kata.name}.py"
+    for path in (kata.file, kata.solution, kata.folder / "README.md", kata.oracle, tests):
+        if not path.is_file() or not path.read_text(encoding="utf-8").strip():
+            yield f"{path.relative_to(kata.root)}: expected a file with something in it, found none"
+
+
+def _metadata_problems(kata: Kata, curriculum: Curriculum) -> Iterator[str]:
+    known = [item for week in curriculum.weeks.values() for item in week.items()]
+    for item in kata.covers:
+        if item not in known:
+            yield f"covers: expected an id of some week.toml, found {item!r}{nearest(item, known)}"
+    if kata.name in kata.requires:
+        yield "requires: expected other katas, found itself"
+    if not kata.covers:
+        yield "covers: expected at least one id, found none"
+    if "TODO(author)" in "".join(
+        path.read_text(encoding="utf-8") for path in kata.folder.iterdir() if path.is_file()
+    ):
+        yield f"{kata.folder.relative_to(kata.root)}: TODO(author) is left"
+
+
+def _signature_problems(kata: Kata) -> Iterator[str]:
+    """A learner who keeps to the stub's signatures must fit wherever the reference fits."""
+    stub = signatures((pristine_stub(kata) or b"").decode())
+    solution = signatures(kata.solution.read_text(encoding="utf-8"))
+    for name in kata.functions:
+        if name not in stub:
+            yield f"stub: expected `{name}` (kata.toml functions), found none"
+        elif name not in solution:
+            yield f"solution: expected `{name}` (kata.toml functions), found none"
+        elif stub[name] != solution[name]:
+            yield f"{name}: expected one signature, found {stub[name]} and {solution[name]}"
+
+
+def signatures(source: str) -> dict[str, str]:
+    """Top-level functions and the public methods of classes, name to signature text."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = ast.unparse(node.args)
+        elif isinstance(node, ast.ClassDef):
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            public = [item for item in methods if not item.name.startswith("_")]
+            shown = [f"{item.name}({ast.unparse(item.args)})" for item in public]
+            found[node.name] = "; ".join(sorted(shown))
+    return found
+
+
+def _wrong_problems(kata: Kata, cache: Path) -> Iterator[str]:
+    try:
+        wrong: list[Submission] = list(wrong_solutions(kata, cache))
+    except HarnessError as error:
+        yield error.message
+        return
+    if len(wrong) < LEAST_WRONG:
+        yield f"tests/wrong/{kata.id}: expected at least {LEAST_WRONG}, found {len(wrong)}"
+    for one in wrong:
+        try:
+            docstring = ast.get_docstring(ast.parse(one.path.read_text(encoding="utf-8"))) or ""
+        except SyntaxError as error:
+            yield f"{one.label}: expected Python, found {error}"
+            continue
+        if not docstring.startswith(WRONG_OPENING):
+            yield f"{one.label}: expected a docstring '{WRONG_OPENING} <why>.', found {docstring!r}"

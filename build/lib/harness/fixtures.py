@@ -1,0 +1,234 @@
+"""The fixtures a kata's tests take: the code under test, its oracle, and the meters."""
+
+import os
+import traceback
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.catalog import find_root
+from harness.environment import cache_folder, session_profile
+from harness.errors import HarnessError, UsageProblem
+from harness.hardware import Profile
+from harness.judge.submission import Submission, load_module
+from harness.judge.threshold import judge_cost
+from harness.kata import Case, Kata, kata_of
+
+if TYPE_CHECKING:
+    from harness.judge.trial import Trial
+
+Record = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def submission(request: pytest.FixtureRequest) -> Submission:
+    """The implementation under test."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def kata(submission: Submission) -> ModuleType:
+    """The module under test: ``kata.fused_silu(x)``."""
+    try:
+        return submission.module
+    except HarnessError as error:
+        pytest.fail(error.message, pytrace=False)
+    except NotImplementedError:
+        pytest.fail(submission.stub_message, pytrace=False)
+    except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
+        pytest.fail(_import_failure(submission.path, error), pytrace=False)
+
+
+def _import_failure(path: Path, error: Exception) -> str:
+    """The error of an import, with the line of the learner's file where it arose."""
+    lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__)
+             if entry.filename == str(path)]  # fmt: skip
+    line = lines[-1] if lines else getattr(error, "lineno", "?")
+    return f"{path.name} does not import: {type(error).__name__}: {error} (line {line})"
+
+
+@pytest.fixture(scope="module")
+def oracle(request: pytest.FixtureRequest) -> ModuleType:
+    """The kata's oracle module."""
+    return load_oracle(request.path.parent / "oracle.py")
+
+
+@cache
+def load_oracle(path: Path) -> ModuleType:
+    """Load an oracle once a session."""
+    return load_module(path)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """``cpu`` or ``cuda``: where this session's tensors live."""
+    return os.environ["KATA_DEVICE"]
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Where this test's random numbers start: fresh each run, replayed with ``--seed``."""
+    name = dict(request.node.user_properties).get("test", request.node.name)
+    return zlib.crc32(f"{os.environ['KATA_SEED']}/{name}".encode()) % 2**31
+
+
+@pytest.fixture(scope="module")
+def profile(request: pytest.FixtureRequest) -> Profile:
+    """The hardware profile that counts: asked for, detected, the kata's own, or the CPU's."""
+    kata = kata_of(request.path)
+    asked = request.config.getoption("--profile")
+    root = find_root(request.path)
+    return session_profile(root, asked, os.environ["KATA_DEVICE"], kata)
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Record:
+    """Keep one measurement with the attempt."""
+
+    def keep(measurement: dict[str, Any]) -> None:
+        request.node.user_properties.append(("measurement", measurement))
+
+    return keep
+
+
+@pytest.fixture
+def trial(
+    submission: Submission,
+    kata: ModuleType,
+    oracle: ModuleType,
+    device: str,
+    seed: int,
+    profile: Profile,
+    record: Record,
+) -> "Trial":
+    """What the shared checks work on."""
+    from harness.judge.trial import Trial
+
+    return Trial(
+        submission=submission,
+        oracle=oracle,
+        device=device,
+        seed=seed,
+        profile=profile,
+        record=record,
+        compile=partial(_compile, submission),
+    )
+
+
+class Cost:
+    """Judges the ``[[cost]]`` entries that a kata's own tests measure."""
+
+    def __init__(self, kata: Kata, record: Record) -> None:
+        self.kata = kata
+        self.record = record
+
+    def check(self, name: str, value: float, *, ideal: float | None = None) -> None:
+        """Hold `value` against the entry `name`; `ideal` is what a `bound` multiplies."""
+        __tracebackhide__ = True
+        entries = {entry.name: entry for entry in self.kata.cost}
+        if name not in entries:
+            raise UsageProblem(
+                f"cost.check: expected a [[cost]] entry of {self.kata.name}, found {name!r}. "
+                f"kata.toml has {', '.join(entries) or 'none'}."
+            )
+        verdict = judge_cost(entries[name], value, ideal)
+        self.record({"name": name, "meter": entries[name].meter, **asdict(verdict), "detail": {}})
+        assert verdict.outcome == "passed", verdict.message
+
+
+@pytest.fixture
+def cost(request: pytest.FixtureRequest, record: Record) -> Cost:
+    """``cost.check("evaluations", 17)`` judges and records a counted threshold."""
+    kata = kata_of(request.path)
+    if kata is None:
+        raise UsageProblem(f"{request.path}: expected a test of a kata, found another file.")
+    return Cost(kata, record)
+
+
+# ---- meters as fixtures --------------------------------------------------------------------
+
+
+@pytest.fixture
+def traffic(device: str) -> Callable[..., Any]:
+    """``with traffic() as t:`` counts what Triton kernels load and store."""
+    if device != "cpu":
+        pytest.skip("traffic is counted in Triton's interpreter: pytest --device cpu")
+    from harness.meters.triton_traffic import traffic_meter
+
+    return traffic_meter
+
+
+@pytest.fixture
+def simt(device: str) -> Callable[..., Any]:
+    """``with simt() as s:`` counts what Numba kernels do on the SIMT simulator."""
+    if device != "cpu":
+        pytest.skip("SIMT counters need the simulator: pytest --device cpu")
+    from harness.meters.simt import simt_meter
+
+    return simt_meter
+
+
+@pytest.fixture
+def dispatch() -> Callable[..., Any]:
+    """``with dispatch() as d:`` counts aten calls, allocations and copies."""
+    from harness.meters.dispatch import dispatch_meter
+
+    return dispatch_meter
+
+
+@pytest.fixture
+def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
+    """``compiled(target="sm_90", n=4096, dtype="float16")``: the kernels built for that GPU."""
+
+    def build(*, target: str, **case: Any) -> Any:  # noqa: ANN401
+        return _compile(submission, target, case)
+
+    return build
+
+
+def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: ANN401
+    from harness.meters.compiled import CompileFailed, CompileRequest, compile_kernels
+
+    request = CompileRequest(
+        file=submission.path,
+        oracle=submission.kata.oracle,
+        function=submission.kata.functions[0],
+        case={name: value for name, value in case.items() if name != "only"},
+        target=target,
+    )
+    try:
+        return compile_kernels(request, cache_dir=cache_folder() / "compiled")
+    except CompileFailed as error:
+        if "NotImplementedError" in error.message:
+            raise NotImplementedError from None
+        raise
+
+
+@pytest.fixture
+def ranks() -> Callable[..., list[Any]]:
+    """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked gloo ranks."""
+    from harness.simulators.ranks import run_ranks
+
+    return run_ranks
+
+
+@pytest.fixture(autouse=True)
+def _simulators_ready(request: pytest.FixtureRequest) -> None:
+    """Put the simulators in place once a kata's test is about to use them."""
+    kata = kata_of(request.path)
+    if kata is not None and os.environ["KATA_DEVICE"] == "cpu":
+        if kata.backend in ("triton", "gluon"):
+            from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
+
+            install_bf16_guard()
+            install_bounds_guard()
+        if kata.backend == "numba":
+            from harness.simulators.simt import install
+
+            install()

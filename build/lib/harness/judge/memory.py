@@ -1,0 +1,134 @@
+"""Memory that tells on its users: poisoned outputs, and guard bands around every tensor."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+GUARD_BYTES = 32_768  # wider than a block that forgot its mask; keeps 256-byte alignment
+NAN, LARGE = "nan", "large"  # the two patterns an unwritten element shows
+
+
+def _pattern(dtype: torch.dtype, pattern: str) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan") if pattern == NAN else 1e4
+    if dtype == torch.bool:
+        return pattern == NAN
+    return torch.iinfo(dtype).max if pattern == NAN else torch.iinfo(dtype).max // 3
+
+
+class Guarded:
+    """
+    A tensor like `tensor` (values, shape, strides) inside a larger poisoned buffer.
+
+    Gaps between strided rows are poisoned as well, so that a read outside the tensor changes the
+    answer and a write outside it is noticed.
+    """
+
+    def __init__(self, tensor: torch.Tensor, pattern: str = NAN, *, copy: bool = True) -> None:
+        span = 1 + sum(
+            (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        span = span if tensor.numel() else 0
+        pad = GUARD_BYTES // tensor.element_size()
+        fill = _pattern(tensor.dtype, pattern)
+        self.buffer = torch.full((span + 2 * pad,), fill, dtype=tensor.dtype, device=tensor.device)
+        self.tensor = self.buffer.as_strided(tensor.shape, tensor.stride(), pad)
+        self.outside = torch.ones_like(self.buffer, dtype=torch.bool)
+        self.outside.as_strided(tensor.shape, tensor.stride(), pad).fill_(False)
+        if copy:
+            self.tensor.copy_(tensor)
+        self.before = self.buffer.clone()
+
+    def disturbed_outside(self) -> int:
+        """How many elements outside the tensor have been overwritten."""
+        return int((_bits(self.buffer) != _bits(self.before))[self.outside].sum())
+
+    def disturbed(self) -> bool:
+        """Whether anything at all, in or outside the tensor, has been overwritten."""
+        return not torch.equal(_bits(self.buffer), _bits(self.before))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes as integers, so that NaN compares equal to itself."""
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(sizes[tensor.element_size()])
+
+
+class PoisonedAllocations(TorchDispatchMode):
+    """While active, uninitialised torch memory is poisoned and fenced by guard bands."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pattern = pattern
+        self.made: list[Guarded] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 -- torch's own signature
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Let the op run; replace what it left uninitialised."""
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in UNINITIALISED and result.device.type != "meta":
+            guarded = Guarded(result, self.pattern, copy=False)
+            self.made.append(guarded)
+            return guarded.tensor
+        return result
+
+    def broken(self) -> int:
+        """Elements written outside the tensors that were allocated while active."""
+        return sum(guarded.disturbed_outside() for guarded in self.made)
+
+
+UNINITIALISED = {
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_strided,
+    torch.ops.aten.new_empty,
+    torch.ops.aten.new_empty_strided,
+}
+
+
+@contextmanager
+def poisoned_allocations(pattern: str) -> Iterator[PoisonedAllocations]:
+    """Poison what torch and NumPy leave uninitialised while the block runs."""
+    empty = np.empty
+
+    def poisoned_empty(*args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401
+        return poison_array(empty(*args, **kwargs), pattern)
+
+    def poisoned_like(prototype: Any, **kwargs: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401
+        return poison_array(empty_like(prototype, **kwargs), pattern)
+
+    empty_like = np.empty_like
+    with (
+        mock.patch.object(np, "empty", poisoned_empty),
+        mock.patch.object(np, "empty_like", poisoned_like),
+        PoisonedAllocations(pattern) as mode,
+    ):
+        yield mode
+
+
+def poison_array(array: np.ndarray[Any, Any], pattern: str) -> np.ndarray[Any, Any]:
+    """Fill a NumPy array with what an unwritten element shall show."""
+    if array.dtype.kind == "f":
+        array.fill(np.nan if pattern == NAN else 1e4)
+    elif array.dtype.kind in "iu":
+        array.fill(np.iinfo(array.dtype).max // (1 if pattern == NAN else 3))
+    return array
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
+    """`value` with `change` applied to each tensor in it (tuples and lists are entered)."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value

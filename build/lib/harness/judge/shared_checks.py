@@ -1,0 +1,56 @@
+"""
+The tests every tensor kata shares; the pytest plugin collects them as ``kata.toml::test_…``.
+
+They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of kata.toml.
+"""
+
+import pytest
+
+from harness.judge.memory import LARGE, NAN
+from harness.judge.trial import Trial
+from harness.kata import Case, CostThreshold, SpeedThreshold
+
+
+def test_matches_reference(trial: Trial, case: Case) -> None:
+    """Each case, on poisoned memory: the answer is as good as its dtype allows."""
+    call = trial.prepare(case, seed_offset=0)
+    result = call.run(pattern=NAN, checked=True)
+    call.assert_right(result)
+
+
+def test_leaves_inputs_alone(trial: Trial, first_case: Case) -> None:
+    """The inputs, the gaps between their rows and the bands around them stay as they were."""
+    call = trial.prepare(first_case, seed_offset=1)
+    call.run(pattern=NAN)
+    changed = [name for name, guarded in call.guards.items() if guarded.disturbed()]
+    assert not changed, f"input {', '.join(changed)} was written to: expected it unchanged"
+
+
+def test_writes_every_element(trial: Trial, first_case: Case) -> None:
+    """Whatever uninitialised memory held before, the answer is the same and stays in bounds."""
+    call = trial.prepare(first_case, seed_offset=2)
+    result = call.run(pattern=LARGE, order="reversed")
+    call.assert_right(result)
+    assert call.broken == 0, f"{call.broken} elements were written outside the memory asked for"
+
+
+def test_second_call_sees_new_values(trial: Trial, first_case: Case) -> None:
+    """New contents in the same storage give a new answer: nothing is remembered."""
+    call = trial.prepare(first_case, seed_offset=3)
+    call.run(pattern=NAN)
+    call.refill(trial.inputs(first_case, seed_offset=4))
+    call.assert_right(call.run(pattern=NAN))
+
+
+def test_cost(trial: Trial, cost_threshold: CostThreshold) -> None:
+    """A counted threshold of kata.toml that has a `case`."""
+    verdict = trial.judge_cost(cost_threshold)
+    assert verdict.outcome == "passed", verdict.message
+
+
+def test_speed(trial: Trial, speed_threshold: SpeedThreshold) -> None:
+    """A threshold on the clock."""
+    verdict = trial.judge_speed(speed_threshold)
+    if verdict.outcome == "ambiguous":
+        pytest.skip(f"AMBIGUOUS: {verdict.message}")
+    assert verdict.outcome == "passed", verdict.message

@@ -1,0 +1,302 @@
+"""
+What a rank sends: bytes, messages and their order, point-to-point and collective.
+
+    p2p = CountingP2P()             # isend, irecv, send, recv over torch.distributed
+    with comm_meter() as c: ...     # c.bytes_sent c.messages c.calls c.log
+
+Bytes follow one convention whatever the backend does. On P ranks, per rank:
+
+    all_reduce       2 (P - 1) / P of its n bytes
+    reduce_scatter   (P - 1) / P of its input, the gradient of every rank's shard
+    all_gather       P - 1 times its input, that is (P - 1) / P of the output
+    all_to_all       the splits addressed to other ranks
+    send, broadcast  n at the sender or root, 0 elsewhere
+    reduce, gather   n at all but the root
+    scatter          all but its own part at the root
+    barrier, recv    0
+
+rounded down to whole bytes per call. Messages are those of the ring: 2 (P - 1) for all_reduce,
+P - 1 for reduce_scatter and all_gather. Object collectives send their pickles as tensors, and
+those are what is counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import _resolve_process_group
+
+from harness.errors import UsageProblem
+from harness.meters.dispatch import OperatorWatch, tensors_in
+
+# torch 2.13 renames both and warns about the old names; 2.11 has only those
+reduce_scatter_tensor: Callable[..., dist.Work | None] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+all_gather_into_tensor: Callable[..., dist.Work | None] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+
+
+class Transfer(NamedTuple):
+    """
+    One entry of a log: what was called, the peer or root where there is one, and its bytes.
+
+    In a CommMeter's log the peer is a rank of the call's group, in a CountingP2P's a global one.
+    """
+
+    op: str
+    peer: int | None
+    bytes: int
+
+
+class Pending:
+    """A transfer under way; waiting for it is an entry of the log too."""
+
+    def __init__(self, work: dist.Work, transfer: Transfer, log: list[Transfer]) -> None:
+        self._work = work
+        self._transfer = transfer
+        self._log = log
+
+    def wait(self) -> None:
+        """Block until the tensor may be read (after irecv) or written (after isend)."""
+        self._log.append(self._transfer._replace(op=f"wait_{self._transfer.op}"))
+        self._work.wait()
+
+    def is_completed(self) -> bool:
+        """Say whether `wait` would return at once."""
+        return bool(self._work.is_completed())
+
+
+class CountingP2P:
+    """
+    Point-to-point transfers of contiguous tensors over the default process group, counted.
+
+    `bytes_sent`, `bytes_received` and `messages` (sent) count what was posted; `log` holds every
+    call in order: isend, irecv, wait_isend, wait_irecv, send, recv.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.messages = 0
+        self.log: list[Transfer] = []
+
+    def isend(self, tensor: Tensor, dst: int) -> Pending:
+        """Start sending `tensor`, which must not change before the wait."""
+        transfer = self._sending("isend", tensor, dst)
+        return Pending(_posted(dist.isend(tensor, dst)), transfer, self.log)
+
+    def irecv(self, tensor: Tensor, src: int) -> Pending:
+        """Start receiving into `tensor`, which holds nothing of use before the wait."""
+        transfer = self._receiving("irecv", tensor, src)
+        return Pending(_posted(dist.irecv(tensor, src)), transfer, self.log)
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        """Send `tensor` and wait until it may be written."""
+        self._sending("send", tensor, dst)
+        dist.send(tensor, dst)
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        """Wait until `tensor` has been received."""
+        self._receiving("recv", tensor, src)
+        dist.recv(tensor, src)
+
+    def _sending(self, op: str, tensor: Tensor, dst: int) -> Transfer:
+        self.bytes_sent += tensor.nbytes
+        self.messages += 1
+        return self._logged(Transfer(op, dst, tensor.nbytes))
+
+    def _receiving(self, op: str, tensor: Tensor, src: int) -> Transfer:
+        self.bytes_received += tensor.nbytes
+        return self._logged(Transfer(op, src, tensor.nbytes))
+
+    def _logged(self, transfer: Transfer) -> Transfer:
+        self.log.append(transfer)
+        return transfer
+
+
+def _posted(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this rank is a member of the default group"
+    return work
+
+
+class _Sent(NamedTuple):
+    """What one call makes this rank send, and the peer it names."""
+
+    bytes: int
+    messages: int
+    peer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One communication operator: its arguments by name, and this rank's place in the group."""
+
+    arguments: Mapping[str, Any]
+    world: int
+    rank: int
+
+    @property
+    def payload(self) -> Any:  # noqa: ANN401
+        """The tensors this rank puts in."""
+        names = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input")
+        return next(self.arguments[name] for name in names if name in self.arguments)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the payload."""
+        return _bytes_of(self.payload)
+
+
+def _bytes_of(tree: object) -> int:
+    return sum(tensor.nbytes for tensor in tensors_in(tree))
+
+
+def _all_reduce(call: _Call) -> _Sent:
+    return _Sent(2 * (call.world - 1) * call.payload_bytes // call.world, 2 * (call.world - 1))
+
+
+def _reduce_scatter(call: _Call) -> _Sent:
+    return _Sent((call.world - 1) * call.payload_bytes // call.world, call.world - 1)
+
+
+def _all_gather(call: _Call) -> _Sent:
+    return _Sent((call.world - 1) * call.payload_bytes, call.world - 1)
+
+
+def _all_to_all(call: _Call) -> _Sent:
+    sizes = _split_bytes(call)
+    abroad = [size for rank, size in enumerate(sizes) if rank != call.rank and size]
+    return _Sent(sum(abroad), len(abroad))
+
+
+def _split_bytes(call: _Call) -> list[int]:
+    """Bytes this rank addresses to each rank."""
+    payload = call.payload
+    if not isinstance(payload, Tensor):
+        return [tensor.nbytes for tensor in tensors_in(payload)]
+    rows = call.arguments.get("input_split_sizes")
+    if not rows:
+        return [payload.nbytes // call.world] * call.world
+    row_bytes = payload.nbytes // max(1, payload.shape[0])
+    return [count * row_bytes for count in rows]
+
+
+def _from_root(call: _Call) -> _Sent:
+    root = call.arguments.get("root_rank", call.arguments.get("src"))
+    return _Sent(call.payload_bytes, 1, root) if call.rank == root else _Sent(0, 0, root)
+
+
+def _to_root(call: _Call) -> _Sent:
+    root = call.arguments["root_rank"]
+    return _Sent(0, 0, root) if call.rank == root else _Sent(call.payload_bytes, 1, root)
+
+
+def _scatter(call: _Call) -> _Sent:
+    root = call.arguments["root_rank"]
+    if call.rank != root:
+        return _Sent(0, 0, root)
+    return _Sent(*_all_to_all(call)[:2], root)
+
+
+def _send(call: _Call) -> _Sent:
+    return _Sent(_bytes_of(call.arguments), 1, call.arguments["dst"])
+
+
+def _receive(call: _Call) -> _Sent:
+    return _Sent(0, 0, call.arguments.get("src"))
+
+
+def _batch(call: _Call) -> _Sent:
+    kinds = zip(call.arguments["op_list"], call.payload, strict=True)
+    sizes = [tensor.nbytes for kind, tensor in kinds if kind == "isend"]
+    return _Sent(sum(sizes), len(sizes))
+
+
+NAMESPACES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
+
+# The name an operator is logged under: the first whose letters occur in the operator's.
+RULES: dict[str, Callable[[_Call], _Sent]] = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "broadcast": _from_root,
+    "barrier": _receive,
+    "reduce": _to_root,
+    "gather": _to_root,
+    "scatter": _scatter,
+    "send": _send,
+    "recv": _receive,
+    "batch_p2p": _batch,
+}
+
+
+def _rule_name(operator: str) -> str:
+    """Find the one name of `c10d._allgather_base_`, `c10d.allgather_` and the like."""
+    letters = operator.replace("_", "")
+    for name in RULES:
+        if name.replace("_", "") in letters:
+            return name
+    raise UsageProblem(
+        f"comm_meter: expected one of {', '.join(RULES)}, found the operator {operator}. "
+        "Add its rule to harness/meters/communication.py."
+    )
+
+
+class CommMeter(OperatorWatch):
+    """
+    Counts the communication this rank starts inside its `with` block.
+
+    bytes_sent, messages   by the convention at the top of this module
+    calls                  how often each collective ran, `"all_reduce"` …
+    log                    the same, in order: (op, peer or root, bytes sent)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_sent = 0
+        self.messages = 0
+        self.calls: Counter[str] = Counter()
+        self.log: list[Transfer] = []
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Count `func` if it communicates, then run it."""
+        if func.namespace in NAMESPACES:
+            self._note(str(func.overloadpacket), _named(func, args, kwargs))
+        return func(*args, **kwargs)
+
+    def _note(self, operator: str, arguments: Mapping[str, Any]) -> None:
+        group = _group(arguments)
+        if group is None:  # wait_tensor and the like: nothing is sent
+            return
+        name = _rule_name(operator)
+        sent = RULES[name](_Call(arguments=arguments, world=group.size(), rank=group.rank()))
+        self.bytes_sent += sent.bytes
+        self.messages += sent.messages
+        self.calls[name] += 1
+        self.log.append(Transfer(name, sent.peer, sent.bytes))
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    names = [argument.name for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
+
+
+def _group(arguments: Mapping[str, Any]) -> dist.ProcessGroup | None:
+    """Find the group among the arguments: boxed for c10d, usually named for functional ops."""
+    group = arguments.get("process_group", arguments.get("group_name"))
+    if isinstance(group, str):
+        return _resolve_process_group(group)  # type: ignore[arg-type]
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return group
+    return dist.ProcessGroup.unbox(group)
+
+
+def comm_meter() -> CommMeter:
+    """Return a meter of communication, to be used in a `with` statement on each rank."""
+    return CommMeter()

@@ -1,0 +1,376 @@
+"""
+The helper process of `harness.meters.compiled`: torch and triton loaded once, a fork per request.
+
+    python -m harness.meters.compile_worker FD
+
+Requests and answers are JSON messages over the inherited connection FD; the standard streams
+belong to the learner's code. Each request runs in a child of its own process group, so that a
+crash, an endless loop or `sys.exit` ends that request only.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import IO, Any, NoReturn
+
+import torch
+import triton
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._pytree import tree_map_only
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import triton_key
+from triton.runtime.jit import JITFunction
+
+from harness.meters.compiled import cuda_tool, disassemble
+
+DEVICE = "cuda:0"  # with its index: a build of PyTorch without CUDA cannot look it up
+LOG_CHARACTERS = 2000
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """The device that a target stands for, as far as launchers ask."""
+
+    name: str
+    arch: int | str
+    sms: int
+    shared_bytes_per_block: int
+    warp_size: int = 32
+
+    @property
+    def target(self) -> GPUTarget:
+        """What Triton compiles for."""
+        backend = "hip" if isinstance(self.arch, str) else "cuda"
+        return GPUTarget(backend, self.arch, self.warp_size)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability; ROCm's PyTorch gives the digits of gfx942 as (9, 4)."""
+        return (9, 4) if isinstance(self.arch, str) else divmod(self.arch, 10)
+
+
+GPUS = {
+    "sm_75": Gpu(name="Tesla T4", arch=75, sms=40, shared_bytes_per_block=65_536),
+    "sm_80": Gpu(name="NVIDIA A100", arch=80, sms=108, shared_bytes_per_block=166_912),
+    "sm_89": Gpu(name="NVIDIA RTX 4090", arch=89, sms=128, shared_bytes_per_block=101_376),
+    "sm_90": Gpu(name="NVIDIA H100", arch=90, sms=132, shared_bytes_per_block=232_448),
+    "sm_100": Gpu(name="NVIDIA B200", arch=100, sms=148, shared_bytes_per_block=232_448),
+    "gfx942": Gpu(
+        name="MI300X", arch="gfx942", sms=304, shared_bytes_per_block=65_536, warp_size=64
+    ),
+}
+
+
+# ---- a GPU that is not there ---------------------------------------------------------------
+
+
+class PretendDriver:
+    """As much of a Triton driver as compiling asks for."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.utils = self
+
+    def get_current_device(self) -> int:
+        """Return the only device there is."""
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        """Return the default stream."""
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        """Return what to compile for."""
+        return self.gpu.target
+
+    def get_active_torch_device(self) -> torch.device:
+        """Return where the pretended tensors are."""
+        return torch.device(DEVICE)
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Return what tile-size heuristics look up."""
+        return {
+            "multiprocessor_count": self.gpu.sms,
+            "max_shared_mem": self.gpu.shared_bytes_per_block,
+            "warpSize": self.gpu.warp_size,
+        }
+
+
+def pretend(gpu: Gpu) -> None:
+    """Make Triton and `torch.cuda` answer as if `gpu` were there, for the rest of this process."""
+    triton.runtime.driver.set_active(PretendDriver(gpu))
+    major, minor = gpu.capability
+    properties = SimpleNamespace(
+        name=gpu.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=gpu.sms,
+        shared_memory_per_block_optin=gpu.shared_bytes_per_block,
+        warp_size=gpu.warp_size,
+        gcnArchName=gpu.arch if isinstance(gpu.arch, str) else "",
+    )
+    answers = {
+        "get_device_properties": properties,
+        "get_device_capability": gpu.capability,
+        "get_device_name": gpu.name,
+        "current_device": 0,
+        "device": nullcontext(),
+        "synchronize": None,
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+    if not torch.backends.cuda.is_built():
+        allow_views_of_pretended_tensors()
+
+
+def allow_views_of_pretended_tensors() -> None:
+    """
+    Let a build of PyTorch without CUDA slice tensors that claim to be on a GPU.
+
+    Indexing and `contiguous` look up the guard of a tensor's device in a C++ table that has no
+    entry for CUDA there; the CPU's guard, which does nothing, serves as well. A build with CUDA
+    has an entry, and does the like by itself where there is no GPU. Source: PyTorch,
+    c10/core/impl/DeviceGuardImplInterface.h, ensureCUDADeviceGuardSet.
+    """
+    cpu, cuda = 0, 1  # c10::DeviceType
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * 2).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    guards[cuda] = guards[cpu]
+
+
+# ---- one request, in its own process -------------------------------------------------------
+
+
+def inspect(request: Mapping[str, Any]) -> list[Answer]:
+    """Call the launcher on pretended tensors; return the facts of each launch."""
+    os.environ["TRITON_CACHE_DIR"] = request["triton_cache"]
+    pretend(GPUS[request["target"]])
+    launched = record_launches()
+    oracle = load(Path(request["oracle"]), "_oracle")
+    submission = load(Path(request["file"]), "_submission")
+    case = dict(request["case"])
+    if "dtype" in case:
+        case["dtype"] = getattr(torch, case["dtype"])
+    # inputs that come from NumPy are real until they are moved
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    inputs = pretended_inputs(oracle, case, mode)
+    with mode:
+        getattr(submission, request["function"])(**inputs)
+    folder = Path(request["folder"])
+    facts = {kernel.hash: kernel_facts(kernel, folder) for kernel, _ in launched}
+    return [{**facts[kernel.hash], "grid": grid} for kernel, grid in launched]
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """Import a file under a private name."""
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pretended_inputs(oracle: ModuleType, case: Answer, mode: FakeTensorMode) -> Answer:
+    """Make the launcher's arguments, their tensors on the pretended GPU and without memory."""
+    try:
+        with mode:
+            return oracle.make_inputs(**case, device=DEVICE, seed=0)  # type: ignore[no-any-return]
+    except RuntimeError:  # it reads values of what it draws: draw for real, then forget them
+        real = oracle.make_inputs(**case, device="cpu", seed=0)
+    with mode:
+        return tree_map_only(torch.Tensor, like_on_device, real)  # type: ignore[no-any-return]
+
+
+def like_on_device(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor of the same shape, strides and dtype on the pretended GPU."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+
+
+def record_launches() -> list[tuple[CompiledKernel, list[int]]]:
+    """Make every launch compile and be noted with its grid instead, from now on."""
+    launched: list[tuple[CompiledKernel, list[int]]] = []
+    original = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:  # noqa: ANN401
+        kernel = original(self, *args, grid=grid, warmup=True, **kwargs)
+        launched.append((kernel, launch_grid(self, grid, args, kwargs)))
+        return kernel
+
+    JITFunction.run = run
+    # all configurations take as long, so the tuner settles on the first
+    Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
+    return launched
+
+
+def launch_grid(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Answer) -> list[int]:  # noqa: ANN401
+    """Evaluate a grid as Triton does: a function of it gets all arguments by name."""
+    if callable(grid):
+        defaults = {
+            parameter.name: parameter.default
+            for parameter in kernel.params
+            if parameter.has_default
+        }
+        named = zip(kernel.arg_names, args, strict=False)
+        grid = grid({**defaults, **dict(named), **kwargs})
+    return [int(programs) for programs in grid]
+
+
+# ---- reading facts off a compiled kernel ---------------------------------------------------
+
+
+def kernel_facts(kernel: CompiledKernel, folder: Path) -> Answer:
+    """Write the kernel's texts and binary to `folder`; return what `KernelFacts` holds."""
+    stem = f"{kernel.name[:60]}-{kernel.hash[:12]}"
+    for kind in ("ttgir", "ptx", "amdgcn"):
+        if kind in kernel.asm:
+            (folder / f"{stem}.{kind}").write_text(kernel.asm[kind], encoding="utf-8")
+    amd = "amdgcn" in kernel.asm
+    binary = folder / f"{stem}.{'hsaco' if amd else 'cubin'}"
+    binary.write_bytes(kernel.kernel)
+    return {
+        "name": kernel.name,
+        "num_warps": kernel.metadata.num_warps,
+        "num_stages": kernel.metadata.num_stages,
+        "shared_bytes": kernel.metadata.shared,
+        "binary": binary.name,
+        **(amd_usage(kernel.asm["amdgcn"]) if amd else nvidia_usage(binary, kernel.name)),
+    }
+
+
+def nvidia_usage(cubin: Path, name: str) -> dict[str, int]:
+    """Registers and local memory of a thread, as cuobjdump reports them."""
+    command = [cuda_tool("cuobjdump"), "-res-usage", str(cubin)]
+    report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    pattern = rf"Function {re.escape(name)}:\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)"
+    found = re.search(pattern, report)
+    if found is None:
+        raise ValueError(f"cuobjdump: expected the usage of {name}, found {report!r}")
+    registers, stack, local = map(int, found.groups())
+    spills = spilled_bytes(disassemble(cubin)) if stack + local else 0
+    return {"registers": registers, "local_bytes": stack + local, "spills": spills}
+
+
+def spilled_bytes(sass: str) -> int:
+    """
+    Bytes of all local stores and loads in the code: what ptxas -v calls spill stores and loads.
+
+    Its report is gone once the cubin is there, and cuobjdump's LOCAL stays 0: spills are STACK.
+    """
+    widths = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+    total = 0
+    for modifiers in re.findall(r"\b(?:STL|LDL)((?:\.\w+)*)", sass):
+        total += next((widths[part] for part in modifiers.split(".") if part in widths), 4)
+    return total
+
+
+def amd_usage(isa: str) -> dict[str, int]:
+    """Vector registers and private memory of a lane, from the metadata at the end of the ISA."""
+    usage = {key: int(value) for key, value in re.findall(r"\.(\w+):\s+(\d+)$", isa, re.MULTILINE)}
+    return {
+        "registers": usage["vgpr_count"],
+        "local_bytes": usage["private_segment_fixed_size"],
+        "spills": 4 * usage["vgpr_spill_count"],
+    }
+
+
+# ---- the process ---------------------------------------------------------------------------
+
+
+def serve(caller: Connection) -> None:
+    """Answer requests one by one until the caller hangs up."""
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            request = json.loads(caller.recv_bytes())
+            caller.send_bytes(json.dumps(attend(request, caller)).encode())
+
+
+def attend(request: Mapping[str, Any], caller: Connection) -> Answer:
+    """Answer one request in a child; whatever it started is gone afterwards."""
+    ours, theirs = Pipe(duplex=False)
+    with tempfile.TemporaryFile() as log:
+        child = os.fork()
+        if child == 0:
+            caller.close()
+            run_child(request, theirs, log)
+        os.setpgid(child, child)  # the child does so too: whoever comes first
+        theirs.close()
+        answer = received(ours, caller, request["limit_s"])
+        os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        log.seek(0)
+        said = log.read().decode(errors="replace")[-LOG_CHARACTERS:]
+    ours.close()
+    return {"detail": said, **(answer or {"problem": death(os.waitstatus_to_exitcode(status))})}
+
+
+def received(child: Connection, caller: Connection, limit_s: float) -> Answer:
+    """Wait for a child's answer; it is empty when the child died without one."""
+    # only its end can come from the caller meanwhile, and then nobody waits any more
+    if child not in wait([child, caller], limit_s):
+        return {"problem": f"no end after {limit_s:g} s"}
+    try:
+        return json.loads(child.recv_bytes())  # type: ignore[no-any-return]
+    except EOFError:
+        return {}
+
+
+def run_child(request: Mapping[str, Any], answers: Connection, log: IO[bytes]) -> NoReturn:
+    """Work on a request and end the process, with the standard streams going to `log`."""
+    os.setpgid(0, 0)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log.fileno(), stream.fileno())
+    try:
+        answer: Answer = {"kernels": inspect(request)}
+    except BaseException as error:  # noqa: BLE001 -- whatever the learner's code raises is the answer
+        answer = complaint(error, request)
+    answers.send_bytes(json.dumps(answer).encode())
+    os._exit(0)
+
+
+def complaint(error: BaseException, request: Mapping[str, Any]) -> Answer:
+    """Put an exception in words: its type and message, and the learner's lines on the way to it."""
+    message = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, DataDependentOutputException):
+        message = f"a tensor's value read on the host, where it has none ({message})"
+    first, _, rest = message.partition("\n")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [one for one in frames if one.filename in (request["file"], request["oracle"])]
+    return {"problem": first, "detail": "".join(traceback.format_list(theirs)) + rest}
+
+
+def death(code: int) -> str:
+    """Put the exit code of a child that gave no answer in words."""
+    return f"a crash with {signal.Signals(-code).name}" if code < 0 else f"an exit with code {code}"
+
+
+def warm_up() -> None:
+    """Load what every child needs, once; no compiling, whose threads would not survive a fork."""
+    triton_key()
+    with FakeTensorMode():
+        torch.ones(2).half().to(DEVICE)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    with Connection(int(sys.argv[1])) as connection:
+        warm_up()
+        serve(connection)
+    os._exit(0)  # nothing is left to tidy, and taking torch down takes a second

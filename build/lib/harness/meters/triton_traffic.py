@@ -1,0 +1,314 @@
+"""
+What Triton kernels load and store, counted in Triton's interpreter: exact, on any machine.
+
+    with traffic_meter() as t:            # or order="reversed", to expose races between programs
+        fused_silu(x)
+    t.bytes_moved, t.sectors, t.launches, t.programs, t.dots
+    t.of(x).loads_per_element             # what happened to one tensor
+    t.stores_of(y)                        # how often each element was stored
+
+Only active lanes count: a lane whose mask is off, or that lies outside a block pointer or a
+tensor descriptor, moves nothing. Two lanes that load one address count twice in bytes and once
+in sectors. An instruction is one `tl.load`, `tl.store` or atomic of one program.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.errors import HarnessError
+from harness.simulators.triton_hooks import (
+    Method,
+    before,
+    interpreter_classes,
+    named_arguments,
+    operands,
+    replaced,
+)
+
+IntArray = NDArray[np.int64]
+Order = Literal["forward", "reversed"]
+
+SECTOR_BYTES = 32  # what one request to L2 fetches at least
+
+
+class _AddressCounts:
+    """
+    How often each address was touched, as a step function.
+
+    Memory is bounded by the steps, so by the addresses touched and not by the accesses.
+    """
+
+    pending_limit = 1 << 20
+
+    def __init__(self) -> None:
+        self._edges: IntArray = np.zeros(1, np.int64)
+        self._rises: IntArray = np.zeros(1, np.int64)
+        self._pending: list[tuple[IntArray, IntArray]] = []  # where runs start and where they end
+        self._pending_size = 0
+
+    def add(self, addresses: IntArray, size: int) -> None:
+        """Count one access to the `size` addresses from each of `addresses` on."""
+        if not addresses.size:
+            return
+        breaks = np.flatnonzero(np.diff(addresses) != size)
+        starts = addresses[np.concatenate([[0], breaks + 1])]
+        ends = addresses[np.concatenate([breaks, [-1]])] + size
+        self._pending.append((starts, ends))
+        self._pending_size += 16 + starts.size  # a small array costs its header
+        if self._pending_size > self.pending_limit:
+            self._merge()
+
+    def at(self, addresses: IntArray) -> IntArray:
+        """Accesses of each of `addresses`."""
+        self._merge()
+        steps = np.searchsorted(self._edges, addresses, side="right") - 1
+        return np.cumsum(self._rises)[steps]
+
+    def total(self, addresses: IntArray, size: int) -> int:
+        """Accesses of the `size` addresses from each of `addresses` on, summed."""
+        return int((self._below(addresses + size) - self._below(addresses)).sum())
+
+    def _below(self, addresses: IntArray) -> IntArray:
+        """Accesses of all addresses smaller than each of `addresses`."""
+        self._merge()
+        counts = np.cumsum(self._rises)
+        areas = np.concatenate([[0], np.cumsum(counts[:-1] * np.diff(self._edges))])
+        steps = np.searchsorted(self._edges, addresses, side="right") - 1
+        return np.asarray(areas[steps] + counts[steps] * (addresses - self._edges[steps]))
+
+    def _merge(self) -> None:
+        edges, rises = [self._edges], [self._rises]
+        for starts, ends in self._pending:
+            edges += [starts, ends]
+            rises += [np.ones_like(starts), np.full_like(ends, -1)]
+        merged, where = np.unique(np.concatenate(edges), return_inverse=True)
+        summed = np.bincount(where, weights=np.concatenate(rises)).astype(np.int64)
+        kept = (summed != 0) | (merged == 0)  # address 0 is where the first step begins
+        self._edges, self._rises = merged[kept], summed[kept]
+        self._pending, self._pending_size = [], 0
+
+
+@dataclass(slots=True)
+class _Flow:
+    """One direction of traffic: loads, stores or atomics."""
+
+    lanes: int = 0
+    bytes: int = 0
+    sectors: int = 0
+    touched: _AddressCounts = field(default_factory=_AddressCounts)
+    touched_sectors: _AddressCounts = field(default_factory=_AddressCounts)
+
+    def note(self, pointers: Any, mask: object) -> None:  # noqa: ANN401 -- Triton's TensorHandle
+        """Count one instruction."""
+        data, active = np.broadcast_arrays(pointers.data, np.asarray(mask, dtype=bool))
+        addresses = data[active].astype(np.int64)
+        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        sectors = np.unique(addresses // SECTOR_BYTES)
+        self.lanes += addresses.size
+        self.bytes += addresses.size * size
+        self.sectors += sectors.size
+        self.touched.add(addresses, size)
+        self.touched_sectors.add(sectors, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorTraffic:
+    """
+    The part of the traffic that touched one tensor.
+
+    `loads_per_element` is `loaded_bytes` over the tensor's own bytes. A sector that the tensor
+    shares with its neighbour counts for both.
+    """
+
+    loaded_bytes: int
+    stored_bytes: int
+    atomic_bytes: int
+    load_sectors: int
+    store_sectors: int
+    loads_per_element: float
+
+
+class TrafficMeter:
+    """
+    Counts of all kernels launched inside the `with` block.
+
+    loaded_bytes, stored_bytes    bytes of the active lanes of loads and of stores
+    atomics, atomic_bytes         active lanes of atomics, and their bytes
+    bytes_moved                   loaded, stored, and atomic bytes twice: read and written
+    load_sectors, store_sectors   distinct 32-byte sectors of each instruction, summed
+    sectors                       both, and those of atomics twice
+    programs, dots                program instances run, `tl.dot` calls
+    kernels, launches             names of the kernels launched, in order, and how many
+
+    Storages handed to kernels stay alive as long as the meter, so that no address means two
+    tensors.
+    """
+
+    def __init__(self) -> None:
+        self.programs = 0
+        self.dots = 0
+        self.kernels: list[str] = []
+        self._loads, self._stores, self._atomics = _Flow(), _Flow(), _Flow()
+        self._alive: dict[int, torch.UntypedStorage] = {}
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of the active lanes of all loads."""
+        return self._loads.bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the active lanes of all stores."""
+        return self._stores.bytes
+
+    @property
+    def atomic_bytes(self) -> int:
+        """Bytes of the active lanes of all atomics, each lane once."""
+        return self._atomics.bytes
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written; an atomic does both."""
+        return self.loaded_bytes + self.stored_bytes + 2 * self.atomic_bytes
+
+    @property
+    def atomics(self) -> int:
+        """Active lanes of all atomics."""
+        return self._atomics.lanes
+
+    @property
+    def load_sectors(self) -> int:
+        """Distinct sectors of each load, summed."""
+        return self._loads.sectors
+
+    @property
+    def store_sectors(self) -> int:
+        """Distinct sectors of each store, summed."""
+        return self._stores.sectors
+
+    @property
+    def sectors(self) -> int:
+        """Sectors read and written; an atomic does both."""
+        return self.load_sectors + self.store_sectors + 2 * self._atomics.sectors
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched."""
+        return len(self.kernels)
+
+    def of(self, tensor: torch.Tensor) -> TensorTraffic:
+        """
+        Tell what touched the elements of `tensor`, by address: a view counts its own ones only.
+
+        Ask while the tensor is alive; its memory may be another's afterwards.
+        """
+        elements = np.unique(_element_addresses(tensor))
+        sectors = np.unique(elements // SECTOR_BYTES)
+        own_bytes = elements.size * tensor.itemsize
+        loaded = self._loads.touched.total(elements, tensor.itemsize)
+        return TensorTraffic(
+            loaded_bytes=loaded,
+            stored_bytes=self._stores.touched.total(elements, tensor.itemsize),
+            atomic_bytes=self._atomics.touched.total(elements, tensor.itemsize),
+            load_sectors=self._loads.touched_sectors.total(sectors, 1),
+            store_sectors=self._stores.touched_sectors.total(sectors, 1),
+            loads_per_element=loaded / own_bytes if own_bytes else 0.0,
+        )
+
+    def loads_of(self, tensor: torch.Tensor) -> IntArray:
+        """How often each element of `tensor` was loaded, flat, in the order of `flatten()`."""
+        return self._loads.touched.at(_element_addresses(tensor))
+
+    def stores_of(self, tensor: torch.Tensor) -> IntArray:
+        """How often each element was stored, likewise; atomics are not stores."""
+        return self._stores.touched.at(_element_addresses(tensor))
+
+    def _note_dot(self) -> None:
+        self.dots += 1
+
+    def _note_program(self) -> None:
+        self.programs += 1
+
+    def _note_launch(self, kernel: str, arguments: Mapping[str, object]) -> None:
+        self.kernels.append(kernel)
+        for operand in operands(tuple(arguments.values())):
+            if isinstance(operand, torch.Tensor):
+                storage = operand.untyped_storage()
+                self._alive[storage.data_ptr()] = storage
+
+
+def _element_addresses(tensor: torch.Tensor) -> IntArray:
+    """Address of each element, flat, in the order of `flatten()`."""
+    addresses = np.asarray(tensor.data_ptr(), dtype=np.int64)
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        steps = np.arange(length, dtype=np.int64) * (stride * tensor.itemsize)
+        addresses = np.add.outer(addresses, steps)
+    return addresses.reshape(-1)
+
+
+# ---- hooks inside Triton -------------------------------------------------------------------
+
+
+@contextmanager
+def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
+    """
+    Count what the interpreted kernels inside the `with` block do.
+
+    Args:
+        order: With "reversed" the programs of each grid run last to first.
+
+    Raises:
+        HarnessError: `order` is neither, this process does not interpret kernels, or Triton's
+            interpreter is not one this meter knows.
+    """
+    if order not in ("forward", "reversed"):
+        raise HarnessError(f"traffic_meter: expected order forward or reversed, found {order!r}.")
+    builder, function = interpreter_classes()
+    meter = TrafficMeter()
+
+    def note_launch(kernel: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:  # noqa: ANN401
+        if not warmup:
+            meter._note_launch(kernel.__name__, named_arguments(kernel, args, kwargs))
+
+    with ExitStack() as hooks:
+        if order == "reversed":
+            mirrored = _backwards(builder.set_grid_idx)
+            hooks.enter_context(replaced(builder, "set_grid_idx", mirrored))
+        for name, note in _notes(meter).items():
+            noted = before(getattr(builder, name), note)
+            hooks.enter_context(replaced(builder, name, noted))
+        hooks.enter_context(replaced(function, "run", before(function.run, note_launch)))
+        yield meter
+
+
+def _notes(meter: TrafficMeter) -> dict[str, Callable[..., None]]:
+    """What to note before each method of the interpreter's builder runs."""
+    return {
+        "create_masked_load": _note_access(meter._loads, pointers=1, mask=2),
+        "create_masked_store": _note_access(meter._stores, pointers=1, mask=3),
+        "create_atomic_rmw": _note_access(meter._atomics, pointers=2, mask=4),
+        "create_atomic_cas": lambda *args: meter._atomics.note(args[1], True),
+        "create_dot": lambda *args: meter._note_dot(),
+        "set_grid_idx": lambda *args: meter._note_program(),
+    }
+
+
+def _note_access(flow: _Flow, *, pointers: int, mask: int) -> Callable[..., None]:
+    """Note a method's call in `flow`; `pointers` and `mask` are places in its arguments."""
+    return lambda *args, **_: flow.note(args[pointers], args[mask].data)
+
+
+def _backwards(set_grid_idx: Method) -> Method:
+    """Swap first and last program by renaming them: the interpreter's own loop stays."""
+
+    def set_mirrored(builder: Any, *index: int) -> None:  # noqa: ANN401 -- Triton's
+        mirrored = (n - 1 - i for n, i in zip(builder.grid_dim, index, strict=True))
+        set_grid_idx(builder, *mirrored)
+
+    return set_mirrored

@@ -1,0 +1,237 @@
+"""
+Pytest, taught about katas: whose code is judged, on what, and what the shared checks are.
+
+One session is on one device. On the CPU kernels run in Triton's interpreter or on the SIMT
+simulator and their work is counted; on a GPU they run for real and are timed.
+"""
+
+import os
+import random
+import re
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.catalog import find_root
+from harness.environment import cache_folder, device_present, session_profile
+from harness.errors import HarnessError
+from harness.judge.matrix import MatrixState
+from harness.judge.submission import Submission, submissions
+from harness.kata import Case, Kata, kata_of
+from harness.record import recorder_for
+
+pytest_plugins = ["harness.fixtures"]
+pytest.register_assert_rewrite("harness.judge.shared_checks")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options of a judging session."""
+    group = parser.getgroup("katas")
+    group.addoption(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="yours|solution|wrong|PATH",
+        help="Whose code to judge; repeat to judge several. Default: yours.",
+    )
+    group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.addoption("--seed", type=int, default=None, help="Replay the inputs of an earlier run.")
+    group.addoption("--profile", default=None, help="Hardware profile to judge against.")
+    group.addoption("--record", default=None, help="Write what was judged to this file.")
+    group.addoption("--matrix", action="store_true", help="Skip what the kill matrix knows.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Choose device and seed before anything imports triton or numba; workers inherit both."""
+    options = early_config.known_args_namespace
+    worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not worker:
+        device = options.device
+        if device == "auto":
+            device = "cuda" if device_present() else "cpu"
+        os.environ["KATA_DEVICE"] = device
+        seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+        os.environ["KATA_SEED"] = str(seed)
+    if os.environ["KATA_DEVICE"] == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    if not any(arg.startswith("--hypothesis-seed") for arg in args):
+        args.append(f"--hypothesis-seed={os.environ['KATA_SEED']}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the record, and hypothesis' profile for katas."""
+    path = config.getoption("--record")
+    if path and "PYTEST_XDIST_WORKER" not in os.environ:
+        device = os.environ["KATA_DEVICE"]
+        asked = config.getoption("--profile")
+        profile = session_profile(find_root(config.rootpath), asked, device, None)
+        config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
+    if config.getoption("--matrix"):
+        config.pluginmanager.register(MatrixState(), "kata-matrix")
+    _settle_hypothesis(shrink=not config.getoption("--matrix"))
+
+
+def _settle_hypothesis(*, shrink: bool) -> None:
+    """Few examples, no deadline, nothing written; a kill matrix needs no smallest example."""
+    from hypothesis import HealthCheck, Phase, settings
+
+    phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
+    settings.register_profile(
+        "katas",
+        max_examples=25,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+    )
+    settings.load_profile("katas")
+
+
+def pytest_report_header() -> str:
+    """The two things needed to see the same run again."""
+    return f"katas: device {os.environ['KATA_DEVICE']}, --seed {os.environ['KATA_SEED']}"
+
+
+# ---- collection ----------------------------------------------------------------------------
+
+
+class SharedChecks(pytest.Module):
+    """The shared checks, collected once for each kata, in the name of its kata.toml."""
+
+    def _getobj(self) -> ModuleType:
+        from harness.judge import shared_checks
+
+        return shared_checks
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect the shared checks of a kata that feeds them."""
+    if file_path.name != "kata.toml" or kata_of(file_path) is None:
+        return None
+    if not (file_path.parent / "oracle.py").is_file():
+        return None
+    return SharedChecks.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per implementation, case and threshold."""
+    kata = kata_of(metafunc.definition.path)
+    if kata is None:
+        return
+    device = os.environ["KATA_DEVICE"]
+    wanted = metafunc.fixturenames
+    if "submission" in wanted:
+        specs = metafunc.config.getoption("--impl") or ["yours"]
+        try:
+            found = [one for spec in specs for one in submissions(kata, spec, cache_folder())]
+        except HarnessError as error:
+            raise pytest.UsageError(error.message) from None
+        metafunc.parametrize(
+            "submission", found, ids=[one.label for one in found], indirect=True, scope="module"
+        )
+    cases = [case for case in kata.cases if case.get("only", device) == device]
+    comparable = _has_reference(kata)
+    if "case" in wanted:
+        metafunc.parametrize("case", cases if comparable else [], ids=_case_id)
+    if "first_case" in wanted:
+        metafunc.parametrize("first_case", cases[:1] if comparable else [], ids=_case_id)
+    if "cost_threshold" in wanted:
+        counted = [one for one in kata.cost if one.case is not None] if device == "cpu" else []
+        metafunc.parametrize("cost_threshold", counted, ids=lambda one: one.name)
+    if "speed_threshold" in wanted:
+        timed = [one for one in kata.speed if device == "cuda" or one.on == "any"]
+        metafunc.parametrize("speed_threshold", timed, ids=lambda one: one.name)
+
+
+def _has_reference(kata: Kata) -> bool:
+    text = kata.oracle.read_text(encoding="utf-8")
+    return all(re.search(rf"^def {name}\(", text, re.M) for name in ("make_inputs", "reference"))
+
+
+def _case_id(case: Case) -> str:
+    return "-".join(str(value) for value in case.values())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name each item's kata, implementation and test; drop what this session cannot judge."""
+    parallel = bool(config.getoption("numprocesses", None)) or "PYTEST_XDIST_WORKER" in os.environ
+    kept = []
+    for item in items:
+        kata = kata_of(item.path)
+        if kata is None:
+            kept.append(item)
+            continue
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and any(
+            type(value).__name__ == "NotSetType" for value in callspec.params.values()
+        ):
+            continue  # an empty parameter list: this kata has no such cases or thresholds
+        submission = callspec.params.get("submission") if callspec else None
+        label = submission.label if submission else "-"
+        name = re.sub(rf"{re.escape(label)}-?", "", item.name, count=1).replace("[]", "")
+        item.user_properties += [("kata", kata.id), ("impl", label), ("test", name)]
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        item.add_marker(pytest.mark.xdist_group(kata.id))
+        if name.startswith("test_speed") and parallel:
+            item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
+        kept.append(item)
+    items[:] = kept
+
+
+# ---- running -------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """One clear line for a stub, instead of the traceback of its NotImplementedError."""
+    try:
+        return (yield)
+    except NotImplementedError:
+        submission = _submission_of(pyfuncitem)
+        if submission is None:
+            raise
+        message = submission.stub_message
+        pyfuncitem.user_properties.append(("stub", message))
+    except HarnessError as error:
+        if kata_of(pyfuncitem.path) is None:
+            raise
+        message = error.message
+    raise pytest.fail.Exception(message, pytrace=False)
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A stub fails, but needs no section of its own in the terminal."""
+    if report.when == "call" and report.failed and _stub_line(report):
+        return "stub", "s", "STUB"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each test that met a stub."""
+    for report in terminalreporter.stats.get("stub", []):
+        terminalreporter.write_line(f"STUB {report.nodeid}: {_stub_line(report)}", red=True)
+
+
+def _stub_line(report: pytest.TestReport) -> str:
+    return str(dict(report.user_properties).get("stub", ""))
+
+
+def _submission_of(item: pytest.Item) -> Submission | None:
+    callspec = getattr(item, "callspec", None)
+    found = callspec.params.get("submission") if callspec else None
+    return found if isinstance(found, Submission) else None
+
+
+def pytest_sessionfinish() -> None:
+    """Let the compile helper go, if one was started."""
+    compiled_module = sys.modules.get("harness.meters.compiled")
+    if compiled_module is not None:
+        compiled_module.stop_worker()

@@ -1,0 +1,1 @@
+"""Machines that are not there: CUDA threads, ranks of a job, a serving engine."""

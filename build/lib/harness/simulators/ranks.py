@@ -1,0 +1,266 @@
+"""
+A small job of many ranks: forked processes joined by a gloo group, gone when the call returns.
+
+    results = run_ranks(4, fn, x)    # fn(rank, world, x) on each rank; results in rank order
+
+Forking takes a tenth of a second where spawning would load PyTorch once per rank. The ranks
+inherit everything the parent has, the state of its random generators included, so `fn` and its
+arguments need not pickle; results must. They share no memory with the parent afterwards. A
+process that has used CUDA can still fork ranks, but only for work on the CPU, and on a machine
+with CUDA a parent that has run a backward pass leaves its ranks unable to run one.
+"""
+
+import faulthandler
+import math
+import os
+import pickle
+import selectors
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from harness.errors import UsageProblem
+
+R = TypeVar("R")
+
+# A rank outlives a killed parent by no more than this.
+ORPHAN_GRACE_S = 5.0
+# Time for a hung rank to write down where it is.
+DUMP_WAIT_S = 0.3
+
+
+class RankFailed(AssertionError):
+    """A rank died, hung, or raised something that cannot be raised again in the parent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What every rank is told."""
+
+    world: int
+    fn: Callable[..., object]
+    args: tuple[object, ...]
+    folder: Path
+    timeout_s: float
+
+    def dump(self, rank: int) -> Path:
+        """Name the file where a hung rank says where it is."""
+        return self.folder / f"rank{rank}.txt"
+
+
+class _Reply(NamedTuple):
+    """What a rank sends: a pickled result, or a pickled exception (if it pickles) and its text."""
+
+    succeeded: bool
+    pickled: bytes
+    text: str = ""
+
+
+class _Process:
+    """The parent's end of one rank."""
+
+    def __init__(self, rank: int, pid: int, pipe: int) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.pipe = pipe
+        self.received = bytearray()
+        self._status: int | None = None
+
+    def end(self) -> int:
+        """Kill the process unless it is dead; return its exit code, or minus its signal."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitpid(self.pid, 0)[1]
+            os.close(self.pipe)
+        return os.waitstatus_to_exitcode(self._status)
+
+
+def run_ranks(world: int, fn: Callable[..., R], *args: object, timeout_s: float = 20.0) -> list[R]:
+    """
+    Run `fn(rank, world, *args)` on `world` forked ranks and return their results in order.
+
+    Each rank has one thread, no standard input, and a default gloo group of all ranks. The first
+    exception of a rank ends the others and is raised here, with a note that names the rank and
+    shows its traceback. RankFailed when a rank dies or the ranks are not done in `timeout_s`.
+    """
+    __tracebackhide__ = True
+    if world < 1:
+        raise UsageProblem(f"run_ranks: expected a world of at least 1, found {world}.")
+    processes: list[_Process] = []
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        job = _Job(world=world, fn=fn, args=args, folder=Path(folder), timeout_s=timeout_s)
+        try:
+            for rank in range(world):
+                processes.append(_fork(rank, job))  # noqa: PERF401 -- the finally reads it
+            replies = _receive(processes, job)
+        finally:
+            for process in processes:
+                process.end()
+    return [pickle.loads(replies[rank].pickled) for rank in range(world)]
+
+
+def _fork(rank: int, job: _Job) -> _Process:
+    job.dump(rank).touch()
+    receiving, sending = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # the parent's threads do not exist in the child, which is told to use none
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _be_rank(rank, job, sending)
+    os.close(sending)
+    return _Process(rank, pid, receiving)
+
+
+def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
+    """Drain the pipes until every rank has replied; raise when one fails or time is up."""
+    __tracebackhide__ = True
+    deadline = time.monotonic() + job.timeout_s
+    replies: dict[int, _Reply] = {}
+    with selectors.DefaultSelector() as selector:
+        for process in processes:
+            selector.register(process.pipe, selectors.EVENT_READ, process)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise _hung([key.data for key in selector.get_map().values()], job)
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                key.data.received += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+                    replies[key.data.rank] = _reply(key.data, job)
+    return replies
+
+
+def _reply(process: _Process, job: _Job) -> _Reply:
+    """Read what a rank sent before it closed its pipe; raise what it raised."""
+    __tracebackhide__ = True
+    who = f"rank {process.rank} of {job.world}"
+    try:
+        reply = _Reply(*pickle.loads(process.received))
+    except (EOFError, pickle.UnpicklingError):
+        raise RankFailed(f"{who} died: {_cause_of_death(process.end())}.") from None
+    if reply.succeeded:
+        return reply
+    note = f"raised on {who}:\n{reply.text}"
+    if not reply.pickled:
+        raise RankFailed(note)
+    error: Exception = pickle.loads(reply.pickled)
+    error.add_note(note)
+    raise error
+
+
+def _cause_of_death(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"it left with exit code {exit_code}"
+    return f"killed by {signal.Signals(-exit_code).name}"
+
+
+def _hung(running: Sequence[_Process], job: _Job) -> RankFailed:
+    """Say which ranks were still running, and where."""
+    for process in running:
+        os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(DUMP_WAIT_S)
+    stacks = [_stack(process.rank, job) for process in running]
+    ranks = ", ".join(str(process.rank) for process in running)
+    return RankFailed(
+        f"run_ranks: expected {job.world} ranks to finish in {job.timeout_s:g} s, "
+        f"found ranks [{ranks}] still running. Look for a send, receive or collective that "
+        "another rank does not match.\n" + "\n".join(stacks)
+    )
+
+
+def _stack(rank: int, job: _Job) -> str:
+    """Return what faulthandler wrote about a rank, innermost frame first, down to `fn`."""
+    lines = job.dump(rank).read_text(encoding="utf-8", errors="replace").splitlines()
+    frames = [*takewhile(lambda line: __file__ not in line, lines)] or ["  (it did not say where)"]
+    return "\n".join([f"rank {rank}:", *frames])
+
+
+def _be_rank(rank: int, job: _Job, pipe: int) -> NoReturn:
+    """Live as one rank: work, reply, wait for the end. Never returns into the parent's code."""
+    try:
+        message = pickle.dumps(tuple(_work(rank, job)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with open(pipe, "wb") as reply:
+            reply.write(message)
+        # the others may still need this rank's sockets
+        signal.pause()
+    finally:
+        os._exit(1)
+
+
+def _work(rank: int, job: _Job) -> _Reply:
+    try:
+        _settle(rank, job)
+        return _Reply(succeeded=True, pickled=pickle.dumps(job.fn(rank, job.world, *job.args)))
+    except BaseException as error:  # noqa: BLE001 -- the parent raises it
+        return _Reply(succeeded=False, pickled=_pickled(error), text=_traceback(error))
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Pickle an exception that can be raised again elsewhere; nothing for any other."""
+    if not isinstance(error, Exception):
+        return b""
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001 -- an exception class can fail here in any way
+        return b""
+    return pickled
+
+
+def _traceback(error: BaseException) -> str:
+    """Format an exception without the frame of this module that called `fn`."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    return "".join(traceback.format_exception(type(error), error, inner)).rstrip()
+
+
+def _settle(rank: int, job: _Job) -> None:
+    """Turn a copy of the parent into a rank: threads, signals, standard streams, process group."""
+    faulthandler.register(signal.SIGUSR1, file=job.dump(rank).open("w"), all_threads=True)
+    # before any operator: the parent's OpenMP workers were not forked, waiting for them never ends
+    torch.set_num_threads(1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(math.ceil(job.timeout_s + ORPHAN_GRACE_S))
+    _reopen_streams()
+    _join_group(rank, job)
+
+
+def _reopen_streams() -> None:
+    """Read nothing, and write to the process's own output whatever `sys.stdout` has become."""
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+def _join_group(rank: int, job: _Job) -> None:
+    # without it gloo looks up the host's name, which need not resolve
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    dist.init_process_group(
+        "gloo",
+        init_method=(job.folder / "store").as_uri(),
+        rank=rank,
+        world_size=job.world,
+        # the parent's limit comes first: it can say where each rank was
+        timeout=timedelta(seconds=job.timeout_s + ORPHAN_GRACE_S),
+    )

@@ -1,0 +1,146 @@
+"""
+What Triton's interpreter must not do: compute in bfloat16, or touch memory outside its arguments.
+
+Its bfloat16 arithmetic is wrong. And it follows raw pointers, so that a forgotten mask would
+corrupt the process that judges it. Both are told before they happen: which kernel, what, where.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
+
+from harness.errors import HarnessError
+from harness.simulators.triton_hooks import before, named_arguments, operands
+
+# methods of the interpreter's builder that touch memory: places of pointers and mask in their
+# arguments, and what they do
+ACCESSES = {
+    "create_masked_load": (1, 2, "reads"),
+    "create_masked_store": (1, 3, "writes"),
+    "create_atomic_rmw": (2, 4, "updates"),
+}
+
+
+class OutOfBounds(HarnessError, IndexError):
+    """A kernel touched memory outside the tensors it was given."""
+
+    exit_code = 1
+
+
+@dataclass(slots=True)
+class Bounds:
+    """The memory one launch may touch, as sorted disjoint ranges of addresses."""
+
+    kernel: str
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    checked: bool = True
+
+    @classmethod
+    def of(cls, kernel: str, arguments: Mapping[str, object]) -> "Bounds":
+        """The storages of every tensor among `arguments`."""
+        ranges = {
+            (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+            for operand in operands(tuple(arguments.values()))
+            if isinstance(operand, torch.Tensor)
+            for storage in [operand.untyped_storage()]
+        }
+        starts, ends = np.array(sorted(ranges), dtype=np.int64).reshape(-1, 2).T
+        return cls(kernel, starts, ends)
+
+    def check(self, pointers: Any, mask: object, does: str) -> None:  # noqa: ANN401 -- a handle
+        """Raise OutOfBounds when an active lane lies outside every range."""
+        if not self.checked:
+            return
+        data, active = np.broadcast_arrays(pointers.data, np.asarray(mask, dtype=bool))
+        addresses = data[active].astype(np.int64)
+        if not addresses.size:
+            return
+        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        place = np.searchsorted(self.starts, addresses, side="right") - 1
+        inside = (place >= 0) & (addresses + size <= self.ends[place])
+        if not inside.all():
+            stray = addresses[~inside]
+            gap = (stray - self.ends[np.maximum(place[~inside], 0)]) // size
+            past = f", the first {int(gap.min())} past the end" if gap.min() >= 0 else ""
+            raise OutOfBounds(
+                f"{self.kernel}: {does} {stray.size} elements outside the tensors it was "
+                f"given{past}. Mask what lies beyond the data."
+            )
+
+
+def install_bounds_guard() -> None:
+    """Check every interpreted launch from now on; a second call changes nothing."""
+    function, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
+    if getattr(function.run, "checks_bounds", False):
+        return
+    current: list[Bounds] = []
+    run = function.run
+
+    def guarded(kernel: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- Triton's own
+        current.append(Bounds.of(kernel.__name__, named_arguments(kernel, args, kwargs)))
+        try:
+            return run(kernel, *args, **kwargs)
+        except InterpreterError as error:
+            if isinstance(error.__cause__, OutOfBounds):
+                raise error.__cause__ from None
+            raise
+        finally:
+            current.pop()
+
+    def trust_pointer(*_: object) -> None:
+        # an address that was computed from a number may lie in a tensor the launch never saw
+        if current:
+            current[-1].checked = False
+
+    def access(pointers: int, mask: int, does: str) -> Callable[..., None]:
+        def check(*args: Any, **_: object) -> None:  # noqa: ANN401
+            if current:
+                current[-1].check(args[pointers], args[mask].data, does)
+
+        return check
+
+    for name, (pointers, mask, does) in ACCESSES.items():
+        checked = before(getattr(builder, name), access(pointers, mask, does))
+        setattr(builder, name, checked)
+    builder.create_int_to_ptr = before(builder.create_int_to_ptr, trust_pointer)
+    guarded.__dict__.update(run.__dict__, checks_bounds=True)
+    function.run = guarded
+
+
+class Bfloat16InInterpreter(HarnessError, ValueError):
+    """A kernel was given bfloat16, which Triton's interpreter computes wrongly."""
+
+    exit_code = 1
+
+
+def refuse_bf16(kernel: str, arguments: Mapping[str, object]) -> None:
+    """Raise Bfloat16InInterpreter when an argument is, or describes, a bfloat16 tensor."""
+    for name, argument in arguments.items():
+        dtypes = [getattr(operand, "dtype", None) for operand in operands(argument)]
+        if torch.bfloat16 in dtypes or tl.bfloat16 in dtypes:
+            raise Bfloat16InInterpreter(
+                f"{kernel}: expected fp16/fp32 under Triton's interpreter, found bfloat16 in "
+                f"argument {name!r}. Run on a GPU or use float16: the interpreter's bf16 "
+                "arithmetic is wrong."
+            )
+
+
+def install_bf16_guard() -> None:
+    """Make every interpreted launch refuse bfloat16 from now on; a second call changes nothing."""
+    function = interpreter.InterpretedFunction
+    if getattr(function.run, "refuses_bf16", False):
+        return
+
+    def refuse(kernel: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        refuse_bf16(kernel.__name__, named_arguments(kernel, args, kwargs))
+
+    function.run = before(function.run, refuse)
+    function.run.refuses_bf16 = True  # functools.wraps carries the mark to hooks around it

@@ -1,0 +1,11 @@
+"""
+What the learner has done: every attempt and every note, kept for good in one SQLite file.
+
+An attempt is written when it starts and when it ends, and never again: triggers in the database
+refuse it. Nothing derived is stored; mastery is worked out from these rows.
+"""
+
+from harness.progress.records import Attempt, Check, ImportResult, Measurement, Note
+from harness.progress.store import Progress
+
+__all__ = ["Attempt", "Check", "ImportResult", "Measurement", "Note", "Progress"]

@@ -1,0 +1,225 @@
+"""Masks, rows without keys, shared heads, a maximum that moves, and the bytes never moved."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.judge import assert_matches
+
+SPEED_CASE = {"b": 4, "hq": 16, "sq": 4096, "sk": 4096, "d": 128, "dtype": "float16"}
+
+
+def draw(oracle, device, *, b=1, hq=1, hkv=None, sq=1, sk=1, d=16, dtype=torch.float16, **more):
+    return oracle.make_inputs(
+        b=b, hq=hq, hkv=hkv, sq=sq, sk=sk, d=d, dtype=dtype, device=device, seed=0, **more
+    )
+
+
+def blank(device, *shape, dtype=torch.float16):
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def assert_right(kata, oracle, inputs):
+    want, trusted = oracle.reference(**inputs), oracle.same_precision(**inputs)
+    assert_matches(kata.flash_attn_fwd(**inputs), want, same_precision=trusted)
+
+
+# ---- the softmax ---------------------------------------------------------------------------
+
+
+def test_keys_in_order_of_rising_score(kata, oracle, device):
+    # query · key j = j / 4: each of 100 keys outweighs those before, each tile moves the maximum
+    inputs = draw(oracle, device, sk=100, dtype=torch.float32, sm_scale=1.0)
+    inputs["q"] = blank(device, 1, 1, 1, 16, dtype=torch.float32)
+    inputs["q"][..., 0] = 1
+    inputs["k"][..., 0] = torch.arange(100) / 4
+    assert_right(kata, oracle, inputs)
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
+def test_scores_far_from_zero(kata, oracle, device, sign):
+    # scores of 16 · 100 · (1 to 1.1) / 4: exp of them is inf, of their negatives 0
+    inputs = draw(oracle, device, sq=3, sk=40)
+    inputs["q"].fill_(sign * 100)
+    inputs["k"].uniform_(1, 1.1)
+    assert_right(kata, oracle, inputs)
+
+
+def test_lse_is_a_natural_logarithm(kata, device):
+    q, k = blank(device, 1, 1, 2, 16), blank(device, 1, 1, 7, 16)
+    _, lse = kata.flash_attn_fwd(q, k, k)
+    assert_matches(lse, torch.full((1, 1, 2), math.log(7), dtype=torch.float64))
+
+
+def test_scale_multiplies_the_scores(kata, device):
+    # q · k is 0 for one key and 16 for the other: weights 1 and exp(16 · ln 3 / 16) = 3
+    q, k, v = torch.ones(1, 1, 1, 16), torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 2, 16)
+    k[0, 0, 1] = 1
+    v[0, 0, 0] = 4
+    q, k, v = q.to(device), k.to(device), v.to(device)
+    o, lse = kata.flash_attn_fwd(q, k, v, sm_scale=math.log(3) / 16)
+    assert_matches(o, torch.ones(1, 1, 1, 16, dtype=torch.float64))
+    assert_matches(lse, torch.full((1, 1, 1), math.log(4), dtype=torch.float64))
+
+
+def test_output_lies_between_the_values(kata, oracle, device):
+    inputs = draw(oracle, device, sq=5, sk=33)  # the second tile holds one key
+    inputs["v"] = inputs["v"].uniform_(-11, -10)
+    o, _ = kata.flash_attn_fwd(**inputs)
+    v = inputs["v"]
+    assert bool((o >= v.amin(dim=2, keepdim=True)).all())
+    assert bool((o <= v.amax(dim=2, keepdim=True)).all())
+
+
+def test_sums_are_kept_in_float32(kata, device):
+    # a sum of 1024 times 0.1 in float16 stops being exact at 64
+    q, k = blank(device, 1, 1, 1, 16), blank(device, 1, 1, 1024, 16)
+    v = torch.full_like(k, 0.1)
+    o, _ = kata.flash_attn_fwd(q, k, v)
+    assert o.flatten().tolist() == v[0, 0, 0].tolist()
+
+
+@settings(max_examples=10)
+@given(sq=st.integers(1, 3), sk=st.integers(1, 40), random=st.randoms(use_true_random=False))
+def test_order_of_the_keys_does_not_matter(kata, oracle, device, sq, sk, random):
+    inputs = draw(oracle, device, sq=sq, sk=sk, dtype=torch.float32)
+    order = random.sample(range(sk), sk)
+    shuffled = {**inputs, "k": inputs["k"][:, :, order], "v": inputs["v"][:, :, order]}
+    want, trusted = oracle.reference(**inputs), oracle.same_precision(**inputs)
+    assert_matches(kata.flash_attn_fwd(**shuffled), want, same_precision=trusted)
+
+
+# ---- masks and heads -----------------------------------------------------------------------
+
+
+def test_causal_mask_is_aligned_bottom_right(kata, device):
+    # all scores are 0, so a query that sees n keys has lse = ln n; v counts 1, 2, 4, 8, 16
+    q, k = blank(device, 1, 1, 3, 16), blank(device, 1, 1, 5, 16)
+    v = (2.0 ** torch.arange(5, device=device)).half().reshape(1, 1, 5, 1).expand(1, 1, 5, 16)
+    o, lse = kata.flash_attn_fwd(q, k, v, causal=True)
+    assert_matches(o[0, 0, :, 0], torch.tensor([7 / 3, 15 / 4, 31 / 5], dtype=torch.float64))
+    assert_matches(lse[0, 0], torch.tensor([3, 4, 5], dtype=torch.float64).log())
+
+
+def test_a_query_that_sees_no_key_gets_zero(kata, device):
+    # the first 35 of 37 queries: a whole tile of 32 and a part of the next
+    q, k = blank(device, 1, 1, 37, 16), blank(device, 1, 1, 2, 16)
+    o, lse = kata.flash_attn_fwd(q, k, torch.ones_like(k), causal=True)
+    assert o[0, 0, :, 0].tolist() == [0.0] * 35 + [1.0] * 2
+    want = torch.tensor([0] * 35 + [1, 2], dtype=torch.float64).log()
+    assert_matches(lse[0, 0], want)
+
+
+@pytest.mark.parametrize("hkv", [1, 2, 4])
+def test_neighbouring_heads_share_keys(kata, device, hkv):
+    q, k = blank(device, 1, 4, 1, 16), blank(device, 1, hkv, 3, 16)
+    v = torch.arange(hkv, device=device).half().reshape(1, hkv, 1, 1).expand(1, hkv, 3, 16)
+    o, _ = kata.flash_attn_fwd(q, k, v)
+    assert o[0, :, 0, 0].tolist() == [float(h // (4 // hkv)) for h in range(4)]
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+
+def test_strided_inputs_are_read_in_place(kata, oracle, device, dispatch):
+    inputs = draw(oracle, device, hq=2, sq=5, sk=7, d=32, layout="bshd")
+    inputs = {name: x[..., ::2] if name in "qkv" else x for name, x in inputs.items()}
+    want, trusted = oracle.reference(**inputs), oracle.same_precision(**inputs)
+    with dispatch() as ops:
+        o, lse = kata.flash_attn_fwd(**inputs)
+    assert_matches((o, lse), want, same_precision=trusted)
+    assert o.is_contiguous()
+    assert ops.allocated_bytes <= o.nbytes + lse.nbytes, "more was allocated than the results"
+
+
+def test_traffic_of_each_tensor(kata, oracle, device, traffic):
+    inputs = draw(oracle, device, sq=128, sk=128, d=32)
+    with traffic() as moved:
+        o, lse = kata.flash_attn_fwd(**inputs)
+    assert moved.of(inputs["q"]).loads_per_element == 1
+    # tiles of 32 queries: four passes over the keys and over the values
+    assert moved.of(inputs["k"]).loads_per_element <= 4
+    assert moved.of(inputs["v"]).loads_per_element <= 4
+    assert moved.stored_bytes == o.nbytes + lse.nbytes
+
+
+def test_hidden_tiles_are_not_loaded(kata, oracle, device, traffic, cost):
+    loaded = {}
+    for causal in (False, True):
+        inputs = draw(oracle, device, sq=128, sk=128, causal=causal)
+        with traffic() as moved:
+            kata.flash_attn_fwd(**inputs)
+        loaded[causal] = sum(moved.of(inputs[name]).loaded_bytes for name in ("k", "v"))
+    cost.check("causal_share", loaded[True] / loaded[False])
+
+
+@pytest.mark.parametrize(
+    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
+)
+def test_both_products_run_on_tensor_cores(kata, compiled, target, instruction):
+    (kernel,) = compiled(target=target, **SPEED_CASE)
+    products = kernel.count(instruction)
+    assert products, f"no {instruction} in the build for {target}"
+    assert not kernel.has("fma.rn.f32x2")
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 24), (1, 3, 16)], ids=["d = 24", "three axes"])
+def test_other_head_sizes_are_refused(kata, device, shape):
+    q = blank(device, *shape)
+    with pytest.raises(ValueError, match="^q: "):
+        kata.flash_attn_fwd(q, q, q)
+
+
+def test_integers_are_refused(kata, device):
+    q = blank(device, 1, 1, 3, 16, dtype=torch.int32)
+    with pytest.raises(ValueError, match="^q: "):
+        kata.flash_attn_fwd(q, q, q)
+
+
+def test_bfloat16_on_the_cpu_is_refused(kata):
+    q = torch.zeros(1, 1, 3, 16, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="^q: "):
+        kata.flash_attn_fwd(q, q, q)
+
+
+# another batch, another head size, three axes
+@pytest.mark.parametrize("shape", [(2, 1, 5, 16), (1, 1, 5, 32), (1, 5, 16)])
+def test_keys_unlike_the_queries_are_refused(kata, device, shape):
+    q, k = blank(device, 1, 1, 3, 16), blank(device, *shape)
+    with pytest.raises(ValueError, match="^k: "):
+        kata.flash_attn_fwd(q, k, k)
+
+
+@pytest.mark.parametrize("hkv", [0, 3, 8])
+def test_heads_that_do_not_divide_are_refused(kata, device, hkv):
+    q, k = blank(device, 1, 4, 3, 16), blank(device, 1, hkv, 5, 16)
+    with pytest.raises(ValueError, match="^k: "):
+        kata.flash_attn_fwd(q, k, k)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4, 16), (1, 1, 5, 32)])
+def test_values_unlike_the_keys_are_refused(kata, device, shape):
+    q, k, v = blank(device, 1, 1, 3, 16), blank(device, 1, 1, 5, 16), blank(device, *shape)
+    with pytest.raises(ValueError, match="^v: "):
+        kata.flash_attn_fwd(q, k, v)
+
+
+@pytest.mark.parametrize("odd", ["k", "v"])
+def test_mixed_dtypes_and_devices_are_refused(kata, device, odd):
+    q = blank(device, 1, 1, 3, 16)
+    for other in (q.float(), q.to("meta")):
+        with pytest.raises(ValueError, match=f"^{odd}: "):
+            kata.flash_attn_fwd(**{"q": q, "k": q, "v": q, odd: other})
+
+
+@pytest.mark.parametrize("sm_scale", [0.0, -0.25, math.nan])
+def test_scales_that_are_not_positive_are_refused(kata, device, sm_scale):
+    q = blank(device, 1, 1, 3, 16)
+    with pytest.raises(ValueError, match="^sm_scale: "):
+        kata.flash_attn_fwd(q, q, q, sm_scale=sm_scale)
