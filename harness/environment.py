@@ -2,8 +2,10 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from harness.catalog import find_root
 from harness.hardware import Profile, detect_profile, find_profile, load_profiles
@@ -51,12 +53,30 @@ def session_profile(root: Path, asked: str | None, device: str, kata: Kata | Non
     return find_profile(folder, kata.profile if kata and kata.profile else "cpu")
 
 
+def missing_extra(kata: Kata) -> str | None:
+    """How to install the optional packages `kata` needs; None when they are there, or none are."""
+    if kata.extra is None:
+        return None
+    for line in requires("gpu-katas") or ():
+        requirement = Requirement(line)
+        wanted = requirement.marker is not None and requirement.marker.evaluate(
+            {"extra": kata.extra}
+        )
+        if wanted and not _installed(requirement.name):
+            return f"{kata.name} needs {requirement.name}: pip install -e '.[{kata.extra}]'"
+    return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
 def versions() -> dict[str, str]:
     """Versions of what a verdict depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("torch", "triton", "numba", "numba-cuda", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = ("torch", "triton", "numba", "numba-cuda", "numpy")
+    found = {package: version(package) for package in packages if _installed(package)}
+    return {"python": platform.python_version(), **found}

@@ -18,7 +18,12 @@ from typing import Any
 import pytest
 
 from harness.catalog import find_root
-from harness.environment import cache_folder, device_present, session_profile
+from harness.environment import (
+    cache_folder,
+    device_present,
+    missing_extra,
+    session_profile,
+)
 from harness.errors import HarnessError
 from harness.judge.matrix import MatrixState
 from harness.judge.submission import Submission, submissions
@@ -184,6 +189,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # infinities and NaN are inputs like any other
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
         item.add_marker(pytest.mark.xdist_group(kata.id))
+        if missing := missing_extra(kata):
+            item.add_marker(pytest.mark.skip(reason=missing))
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
         kept.append(item)

@@ -133,3 +133,21 @@ def test_looking_is_quick(arguments):
         subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
         took.append(time.perf_counter() - start)
     assert min(took) < 0.3
+
+
+def test_a_missing_extra_is_told_with_its_install_line(kata_command, mini, monkeypatch):
+    path = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    path.write_text('extra = "plot"\n' + path.read_text())
+    # matplotlib, which the extra `plot` brings, is hidden by a metadata-less stand-in
+    (mini / "sitecustomize.py").write_text(
+        "import importlib.metadata as m\n"
+        "known = m.version\n"
+        "def version(name):\n"
+        "    if name == 'matplotlib':\n"
+        "        raise m.PackageNotFoundError(name)\n"
+        "    return known(name)\n"
+        "m.version = version\n"
+    )
+    done = kata_command("run", "doubled", PYTHONPATH=str(mini))
+    assert done.returncode == 3
+    assert "doubled needs matplotlib: pip install -e '.[plot]'" in done.stderr

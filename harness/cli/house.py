@@ -51,7 +51,7 @@ class House:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
 
-class KataName(click.ParamType):
+class KataName(click.ParamType):  # type: ignore[type-arg]
     """A kata's name: completed in the shell, misspellings answered with the nearest names."""
 
     name = "kata"

@@ -8,7 +8,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.environment import device_present
+from harness.environment import device_present, missing_extra
 from harness.errors import HarnessError, UsageProblem
 from harness.files import sha256
 from harness.judge.submission import submissions
@@ -69,6 +69,8 @@ def judge(
     house: House, kata: Kata, impl: str, device: str, seed: int | None, profile: str | None
 ) -> Outcome:
     """Run one kata and keep the attempt; an interrupted one is kept as aborted."""
+    if missing := missing_extra(kata):
+        raise HarnessError(f"{missing}, then try again.")
     judged = submissions(kata, impl, house.home / "cache")[0]
     # the reference under another name is still the reference
     swapped = kata.solution.is_file() and sha256(kata.solution) == judged.code_hash

@@ -92,7 +92,9 @@ class Scheduler:
 
     def __init__(self, kv_tokens: int, max_batch: int, token_budget: int) -> None:
         if token_budget < max_batch:
-            raise ValueError(f"token_budget: expected max_batch ({max_batch}), found {token_budget}")
+            raise ValueError(
+                f"token_budget: expected max_batch ({max_batch}), found {token_budget}"
+            )
         self._kv_tokens = kv_tokens
         self._max_batch = max_batch
         self._token_budget = token_budget
@@ -120,7 +122,7 @@ class Scheduler:
         """Decide the next step, and count on the engine to carry it out."""
         preempted = self._make_room()
         decoding = [sequence for sequence in self._running.values() if sequence.decoding]
-        chunks = self._chunks(self._token_budget - len(decoding), admit=not preempted)
+        chunks = self._chunks(self._token_budget - len(decoding))
         for sequence, tokens in chunks:
             sequence.advance(tokens)
         for sequence in decoding:
@@ -150,12 +152,12 @@ class Scheduler:
             preempted.append(req_id)
         return preempted
 
-    def _chunks(self, budget: int, *, admit: bool) -> list[tuple[_Sequence, int]]:
+    def _chunks(self, budget: int) -> list[tuple[_Sequence, int]]:
         """Spend `budget` on prefills: first the unfinished ones, then new ones in their order."""
         prefilling = [sequence for sequence in self._running.values() if not sequence.decoding]
         chunks = []
-        # `_admitted` lets a request in only when it is asked for, so only while there is budget
-        for sequence in chain(prefilling, self._admitted() if admit else ()):
+        # `_admitted` lets a request in only once it is asked for, so only while there is budget
+        for sequence in chain(prefilling, self._admitted()):
             tokens = min(budget, sequence.due - sequence.cached)
             chunks.append((sequence, tokens))
             budget -= tokens
@@ -164,7 +166,11 @@ class Scheduler:
         return chunks
 
     def _admitted(self) -> Iterator[_Sequence]:
-        """Let in those at the front of the queue, up to the first that does not fit."""
+        """
+        Let in those at the front of the queue, up to the first that does not fit.
+
+        Never one that was preempted for this very step: it is at the front and lacks room.
+        """
         while self._waiting and len(self._running) < self._max_batch:
             if self._waiting[0].due > self._room():
                 break

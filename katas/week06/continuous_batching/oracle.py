@@ -18,9 +18,9 @@ BOUNDS = {"kv_tokens": 24_576, "max_batch": 64, "token_budget": 512}
 
 # Requests, and their rate as a share of what the engine could serve at best.
 TRACES = {
-    "chat": (chat_trace, 200, 2.0),
+    "chat": (chat_trace, 300, 2.0),
     "long-prompt": (long_prompt_trace, 150, 0.7),
-    "bursty": (bursty_trace, 200, 2.0),
+    "bursty": (bursty_trace, 300, 2.0),
 }
 
 
@@ -46,6 +46,31 @@ def least_time_s(name, profile):
 def full_step_s(profile):
     """A step that spends its whole budget on a prompt of which 2048 tokens are cached."""
     return step_model(profile).time(prefill=[(BOUNDS["token_budget"], 2048)])
+
+
+def batching_pays(profile):
+    """Weights are what a full batch of decodes waits for; on a Pascal it is arithmetic."""
+    return profile.peak_of("float16") > BOUNDS["max_batch"] * profile.bandwidth
+
+
+def events(make_event, result):
+    """Write the log of a simulation as a learner's `metrics` reads it."""
+    log = [
+        (times.request.arrival_s, times.request.id, "arrival") for times in result.report.requests
+    ]
+    log += [(step.end_s, req_id, "token") for step in result.steps for req_id, _ in step.emitted]
+    return [make_event(*entry) for entry in sorted(log, key=lambda entry: entry[0])]
+
+
+def replay(result):
+    """Yield each step, with who held cache and who was decoding before it."""
+    holding, decoding = set(), set()
+    for step in result.steps:
+        yield step, set(holding), set(decoding)
+        holding = holding - set(step.plan.preempt) | {req_id for req_id, _ in step.plan.prefill}
+        decoding = decoding - set(step.plan.preempt) | {req_id for req_id, _ in step.emitted}
+        holding -= set(step.finished)
+        decoding -= set(step.finished)
 
 
 class StaticBatching:

@@ -86,7 +86,7 @@ def flash_attn_fwd(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch if there is work (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 6 lines)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
