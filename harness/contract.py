@@ -62,14 +62,14 @@ def _signature_problems(kata: Kata) -> Iterator[str]:
 
 
 def signatures(source: str) -> dict[str, str]:
-    """Top-level functions and the public methods of classes, name to signature text."""
+    """Top-level functions, and constructors and public methods of classes, name to signature."""
     found = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
             found[node.name] = ast.unparse(node.args)
         elif isinstance(node, ast.ClassDef):
             methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-            public = [item for item in methods if not item.name.startswith("_")]
+            public = [item for item in methods if item.name[0] != "_" or item.name == "__init__"]
             shown = [f"{item.name}({ast.unparse(item.args)})" for item in public]
             found[node.name] = "; ".join(sorted(shown))
     return found

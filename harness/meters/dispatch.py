@@ -112,7 +112,7 @@ class OperatorWatch(TorchDispatchMode):
     """A dispatch mode that hands every operator, those of the backward pass too, to `run`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -42,10 +42,11 @@ class Scorecard:
 
 
 def build_scorecard(curriculum: Curriculum, attempts: Iterable[Attempt]) -> Scorecard:
-    """Derive the scorecard from the curriculum and every attempt kept."""
+    """Derive the scorecard from the curriculum and the learner's own attempts among all kept."""
     by_kata: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        by_kata[attempt.kata].append(attempt)
+        if attempt.impl == "yours":
+            by_kata[attempt.kata].append(attempt)
     status = {name: best_status(kata, by_kata[name]) for name, kata in curriculum.katas.items()}
     lines = tuple(
         KataLine(name=name, week=kata.week, status=status[name], attempts=len(by_kata[name]))

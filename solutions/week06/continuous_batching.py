@@ -93,7 +93,7 @@ class Scheduler:
     def __init__(self, kv_tokens: int, max_batch: int, token_budget: int) -> None:
         if token_budget < max_batch:
             raise ValueError(
-                f"token_budget: expected max_batch ({max_batch}), found {token_budget}"
+                f"token_budget: expected max_batch ({max_batch}) or more, found {token_budget}"
             )
         self._kv_tokens = kv_tokens
         self._max_batch = max_batch

@@ -1,6 +1,7 @@
 """What to serve, on what, the baseline to beat, and the least time that the work can take."""
 
 from collections import deque
+from operator import itemgetter
 
 from harness.simulators.serving import (
     Plan,
@@ -55,11 +56,10 @@ def batching_pays(profile):
 
 def events(make_event, result):
     """Write the log of a simulation as a learner's `metrics` reads it."""
-    log = [
-        (times.request.arrival_s, times.request.id, "arrival") for times in result.report.requests
-    ]
+    requests = [times.request for times in result.report.requests]
+    log = [(request.arrival_s, request.id, "arrival") for request in requests]
     log += [(step.end_s, req_id, "token") for step in result.steps for req_id, _ in step.emitted]
-    return [make_event(*entry) for entry in sorted(log, key=lambda entry: entry[0])]
+    return [make_event(*entry) for entry in sorted(log, key=itemgetter(0))]
 
 
 def replay(result):

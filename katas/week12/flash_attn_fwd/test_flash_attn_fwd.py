@@ -73,8 +73,8 @@ def test_output_lies_between_the_values(kata, oracle, device, seed):
 
 
 def test_sums_are_kept_in_float32(kata, device):
-    # a sum of 1024 times 0.1 in float16 stops being exact at 64
-    q, k = blank(device, 1, 1, 1, 16), blank(device, 1, 1, 1024, 16)
+    # the sum of 512 times 0.1 is 51.2, where float16 has steps of 1/32
+    q, k = blank(device, 1, 1, 1, 16), blank(device, 1, 1, 512, 16)
     v = torch.full_like(k, 0.1)
     o, _ = kata.flash_attn_fwd(q, k, v)
     assert o.flatten().tolist() == v[0, 0, 0].tolist()
@@ -143,20 +143,17 @@ def test_traffic_of_each_tensor(kata, oracle, device, seed, traffic):
     with traffic() as moved:
         o, lse = kata.flash_attn_fwd(**inputs)
     assert moved.of(inputs["q"]).loads_per_element == 1
-    # tiles of 32 queries: four passes over the keys and over the values
-    assert moved.of(inputs["k"]).loads_per_element <= 4
+    assert moved.of(inputs["k"]).loads_per_element <= 4  # once for each tile of 32 queries
     assert moved.of(inputs["v"]).loads_per_element <= 4
     assert moved.stored_bytes == o.nbytes + lse.nbytes
 
 
 def test_hidden_tiles_are_not_loaded(kata, oracle, device, seed, traffic, cost):
-    loaded = {}
-    for causal in (False, True):
-        inputs = draw(oracle, device, seed, sq=128, sk=128, causal=causal)
-        with traffic() as moved:
-            kata.flash_attn_fwd(**inputs)
-        loaded[causal] = sum(moved.of(inputs[name]).loaded_bytes for name in ("k", "v"))
-    cost.check("causal_share", loaded[True] / loaded[False])
+    inputs = draw(oracle, device, seed, sq=128, sk=128, causal=True)
+    with traffic() as moved:
+        kata.flash_attn_fwd(**inputs)
+    loads = max(moved.of(inputs[name]).loads_per_element for name in "kv")
+    cost.check("causal_share", loads / 4)  # tiles of 32 queries: 4 passes without a mask
 
 
 @pytest.mark.parametrize(
