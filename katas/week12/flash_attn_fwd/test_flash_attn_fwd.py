@@ -156,15 +156,6 @@ def test_hidden_tiles_are_not_loaded(kata, oracle, device, seed, traffic, cost):
     cost.check("causal_share", loads / 4)  # tiles of 32 queries: 4 passes without a mask
 
 
-@pytest.mark.parametrize(
-    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
-)
-def test_products_run_on_tensor_cores(kata, compiled, target, instruction):
-    kernels = compiled(target=target, **SPEED_CASE)
-    assert kernels, "no kernel was launched"
-    assert all(kernel.has(instruction) for kernel in kernels)
-
-
 # ---- bad input -----------------------------------------------------------------------------
 
 
@@ -187,8 +178,9 @@ def test_bfloat16_on_the_cpu_is_refused(kata):
         kata.flash_attn_fwd(q, q, q)
 
 
-# another batch, another head size, three axes
-@pytest.mark.parametrize("shape", [(2, 1, 5, 16), (1, 1, 5, 32), (1, 5, 16)])
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 5, 16), (1, 1, 5, 32), (1, 5, 16)], ids=["batch", "head size", "three axes"]
+)
 def test_keys_unlike_the_queries_are_refused(kata, device, shape):
     q, k = blank(device, 1, 1, 3, 16), blank(device, *shape)
     with pytest.raises(ValueError, match="^k: "):
@@ -202,7 +194,7 @@ def test_heads_that_do_not_divide_are_refused(kata, device, hkv):
         kata.flash_attn_fwd(q, k, k)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 4, 16), (1, 1, 5, 32)])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 16), (1, 1, 5, 32)], ids=["length", "head size"])
 def test_values_unlike_the_keys_are_refused(kata, device, shape):
     q, k, v = blank(device, 1, 1, 3, 16), blank(device, 1, 1, 5, 16), blank(device, *shape)
     with pytest.raises(ValueError, match="^v: "):
@@ -222,3 +214,15 @@ def test_scales_that_are_not_positive_are_refused(kata, device, sm_scale):
     q = blank(device, 1, 1, 3, 16)
     with pytest.raises(ValueError, match="^sm_scale: "):
         kata.flash_attn_fwd(q, q, q, sm_scale=sm_scale)
+
+
+# ---- the build ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
+)
+def test_products_run_on_tensor_cores(kata, compiled, target, instruction):
+    kernels = compiled(target=target, **SPEED_CASE)
+    assert kernels, "no kernel was launched"
+    assert all(kernel.has(instruction) for kernel in kernels)

@@ -1,0 +1,211 @@
+"""What is special about a tiled product: tails, float32 sums, the epilogue, the order of tiles."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.runtime.errors import InterpreterError
+
+from harness.judge import assert_matches
+
+INF, NAN = float("inf"), float("nan")
+# cases of kata.toml, so that they are built once
+BUILD = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16"}
+BUILD_FP32 = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float32"}
+
+
+# ---- sums ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(
+    m=st.integers(0, 35),
+    n=st.integers(0, 35),
+    k=st.integers(0, 35),
+    dtype=st.sampled_from([torch.float16, torch.float32]),
+    transposed=st.booleans(),
+)
+def test_any_size_is_exact_in_integers(kata, device, m, n, k, dtype, transposed):
+    # products up to 9 and sums up to 315 are exact in float16
+    a = torch.randint(-3, 4, (m, k), device=device).to(dtype)
+    b = torch.randint(-3, 4, (n, k), device=device).to(dtype).T
+    if transposed:
+        a, b = a.T.contiguous().T, b.contiguous()
+    assert torch.equal(kata.matmul(a, b).double(), a.double() @ b.double())
+
+
+def test_products_are_summed_in_float32(kata, device):
+    # 2049 terms of 10^4, then 2047 of -10^4: far past float16 on the way, 20000 in the end
+    a = torch.full((2, 4096), 100.0, dtype=torch.float16, device=device)
+    b = torch.full((4096, 8), 100.0, dtype=torch.float16, device=device)
+    b[2049:] *= -1
+    assert kata.matmul(a, b).tolist() == [[20000.0] * 8] * 2
+
+
+def test_nan_stays_in_its_row_and_column(kata, device):
+    a, b = torch.ones(20, 20, device=device), torch.ones(20, 20, device=device)
+    a[3, 7] = b[7, 5] = NAN
+    bad = kata.matmul(a, b, activation="relu").isnan()
+    want = torch.zeros(20, 20, dtype=torch.bool, device=device)
+    want[3] = want[:, 5] = True
+    assert torch.equal(bad, want)
+
+
+@pytest.mark.parametrize("of", ["a", "b"])
+def test_what_lies_past_the_end_adds_nothing(kata, device, of):
+    # NaN times a masked zero would still be NaN
+    size = {"a": (5, 24), "b": (24, 5)}[of]
+    padded = torch.full(size, NAN, device=device)
+    part = padded[:, :19] if of == "a" else padded[:19]
+    part.fill_(1.0)
+    other = torch.ones(size[::-1], device=device)
+    c = kata.matmul(part, other[:19]) if of == "a" else kata.matmul(other[:, :19], part)
+    assert c.tolist() == [[19.0] * 5] * 5
+
+
+# ---- the epilogue --------------------------------------------------------------------------
+
+
+def test_bias_is_added_before_rounding(kata, device):
+    # 64 · 32 + 1 = 2049 is not in float16, 2049 + 1 is
+    a = torch.tensor([[64.0, 1.0]], dtype=torch.float16, device=device)
+    b = torch.tensor([[32.0], [1.0]], dtype=torch.float16, device=device)
+    assert kata.matmul(a, b).item() == 2048
+    assert kata.matmul(a, b, bias=b[1]).item() == 2050
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu"])
+def test_activation_of_extreme_sums(kata, oracle, device, activation):
+    a = torch.tensor([[-1e4], [-100.0], [-1.0], [0.0], [1.0], [1e4], [INF], [NAN]], device=device)
+    inputs = {"a": a, "b": torch.ones(1, 1, device=device), "activation": activation}
+    trusted = oracle.same_precision(**inputs)
+    assert_matches(kata.matmul(**inputs), oracle.reference(**inputs), same_precision=trusted)
+
+
+def test_epilogue_adds_the_bias_and_nothing_else(kata, traffic):
+    a, b, bias = torch.randn(64, 48), torch.randn(48, 32), torch.randn(32)
+    with traffic() as plain:
+        kata.matmul(a, b)
+    with traffic() as fused:
+        kata.matmul(a, b, bias, "silu")
+    assert plain.stored_bytes == fused.stored_bytes == 64 * 32 * 4
+    # each of the tile rows reads it once, and none is lower than 16
+    assert fused.loaded_bytes - plain.loaded_bytes <= 64 // 16 * 32 * 4
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+
+def test_operands_are_read_in_place(kata, dispatch):
+    a, b, bias = torch.randn(20, 30).T, torch.randn(20, 80)[:, ::2], torch.randn(120)[::3]
+    with dispatch() as ops:
+        kata.matmul(a, b, bias, "silu")
+    assert ops.allocated_bytes <= 30 * 40 * 4, "more was allocated than the result"
+
+
+def test_rows_past_31_bits(kata, device):
+    # three rows, 2**30 elements apart; of the 4 GiB they span only the rows are touched
+    a = torch.empty(2**31 + 2, dtype=torch.float16, device=device)
+    a = a.as_strided((3, 2), (2**30, 1)).fill_(1.0)
+    b = torch.ones(2, 1, dtype=torch.float16, device=device)
+    assert kata.matmul(a, b).tolist() == [[2.0]] * 3
+
+
+# ---- order of the tiles --------------------------------------------------------------------
+
+
+@triton.jit
+def _record_kernel(grouped_pid: tl.constexpr, tiles_ptr, num_m, num_n, GROUP_M: tl.constexpr):
+    pid = tl.program_id(0)
+    m, n = grouped_pid(pid, num_m, num_n, GROUP_M)
+    tl.store(tiles_ptr + 2 * pid, m)
+    tl.store(tiles_ptr + 2 * pid + 1, n)
+
+
+def tile_order(kata, device, num_m, num_n, group_m):
+    """The tile of each program, in order."""
+    tiles = torch.full((num_m * num_n, 2), -1, dtype=torch.int32, device=device)
+    try:
+        _record_kernel[(num_m * num_n,)](kata.grouped_pid, tiles, num_m, num_n, group_m)
+    except InterpreterError as error:
+        if "NotImplementedError" in str(error):
+            raise NotImplementedError from None
+        raise
+    return [tuple(tile) for tile in tiles.tolist()]
+
+
+@given(num_m=st.integers(1, 7), num_n=st.integers(1, 5), group_m=st.sampled_from([1, 2, 3, 8]))
+def test_each_tile_has_one_program(kata, device, num_m, num_n, group_m):
+    tiles = tile_order(kata, device, num_m, num_n, group_m)
+    assert sorted(tiles) == [(m, n) for m in range(num_m) for n in range(num_n)]
+
+
+def test_order_by_hand(kata, device):
+    # two bands of two tile rows, then one of one row
+    assert tile_order(kata, device, 5, 2, 2) == [
+        (0, 0), (1, 0), (0, 1), (1, 1),
+        (2, 0), (3, 0), (2, 1), (3, 1),
+        (4, 0), (4, 1),
+    ]  # fmt: skip
+
+
+def test_neighbouring_programs_share_tiles(kata, device, cost):
+    tiles = tile_order(kata, device, 9, 9, 3)[:9]
+    rows, cols = {m for m, _ in tiles}, {n for _, n in tiles}
+    cost.check("tiles", 9 * (len(rows) + len(cols)))
+
+
+# ---- what the compiler makes of it ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
+)
+def test_products_run_on_tensor_cores(compiled, target, instruction):
+    (kernel,) = compiled(target=target, **BUILD)
+    assert kernel.has(instruction)
+
+
+def test_float32_is_not_rounded_to_tf32(compiled):
+    (kernel,) = compiled(target="sm_80", **BUILD_FP32)
+    assert "tf32" not in kernel.ptx
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+def test_inner_sizes_that_differ_are_refused(kata, device):
+    with pytest.raises(ValueError, match="^b: "):
+        kata.matmul(torch.ones(2, 3, device=device), torch.ones(4, 2, device=device))
+
+
+@pytest.mark.parametrize("of", ["b", "bias"])
+def test_mixed_dtypes_are_refused(kata, device, of):
+    a = torch.ones(2, 2, device=device)
+    odd = {"b": a, "bias": a[0]}
+    odd[of] = odd[of].half()
+    with pytest.raises(ValueError, match=f"^{of}: "):
+        kata.matmul(a, **odd)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (1, 2)], ids=["longer", "scalar", "2-D"])
+def test_bias_of_another_shape_is_refused(kata, device, shape):
+    a = torch.ones(2, 2, device=device)
+    with pytest.raises(ValueError, match="^bias: "):
+        kata.matmul(a, a, torch.ones(shape, device=device))
+
+
+def test_unknown_activations_are_refused(kata, device):
+    a = torch.ones(2, 2, device=device)
+    with pytest.raises(ValueError, match="^activation: "):
+        kata.matmul(a, a, activation="tanh")
+
+
+@pytest.mark.parametrize("of", ["a", "b"])
+def test_only_matrices_are_taken(kata, device, of):
+    operands = {"a": torch.ones(2, 2, device=device), "b": torch.ones(2, 2, device=device)}
+    operands[of] = torch.ones(2, device=device)
+    with pytest.raises(ValueError, match=f"^{of}: "):
+        kata.matmul(**operands)
