@@ -1,5 +1,0 @@
-"""``python -m harness`` is the command `kata`."""
-
-from harness.cli import main
-
-main()

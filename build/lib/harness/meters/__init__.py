@@ -1,1 +1,0 @@
-"""Counters of what code does: one file a meter, exact on any machine."""

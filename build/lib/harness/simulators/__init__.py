@@ -1,1 +1,0 @@
-"""Machines that are not there: CUDA threads, ranks of a job, a serving engine."""
