@@ -35,8 +35,8 @@ class CostThreshold:
     """
     A counted limit.
 
-    Exactly one of `bound` (times the least possible, from the oracle's `cost`), `at_most` and
-    `at_least` is set. With a `case` the harness measures; without, a test of the kata reports.
+    Exactly one of `bound` (times the least possible, from the oracle's `cost`), `at_most`,
+    `at_least` and `exactly` is set. With a `case` the harness measures; without, a test of the kata reports.
     """
 
     name: str
@@ -44,6 +44,7 @@ class CostThreshold:
     bound: float | None
     at_most: float | None
     at_least: float | None
+    exactly: float | None
     case: Case | None
     target: str | None
 
@@ -192,13 +193,14 @@ def _cost(row: Table) -> CostThreshold:
         bound=row.optional("bound", float),
         at_most=row.optional("at_most", float),
         at_least=row.optional("at_least", float),
+        exactly=row.optional("exactly", float),
         case=row.optional("case", dict),
         target=target,
     )
-    limits = (threshold.bound, threshold.at_most, threshold.at_least)
+    limits = (threshold.bound, threshold.at_most, threshold.at_least, threshold.exactly)
     given = [limit for limit in limits if limit is not None]
     if len(given) != 1:
-        row.problems.add(row.where, "exactly one of bound, at_most, at_least", f"{len(given)}")
+        row.problems.add(row.where, "exactly one of bound, at_most, at_least, exactly", f"{len(given)}")
     if threshold.case is not None and meter in REPORTED_METERS:
         row.problems.add(f"{row.where}case", f"none: `{meter}` is reported by a test", "a case")
     if meter in STATIC_METERS and (target is None or threshold.case is None):

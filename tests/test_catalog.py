@@ -89,7 +89,7 @@ def test_every_problem_of_a_kata_toml_is_told_at_once(mini):
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ("at_most = 4000", "", "exactly one of bound, at_most, at_least, found 0"),
+        ("at_most = 4000", "", "exactly one of bound, at_most, at_least, exactly, found 0"),
         ("at_most = 4000", "at_most = 1\nbound = 1.0", "exactly one of"),
         ("at_most = 4000", "at_most = 1\ncase = {n = 3}", "is reported by a test"),
         ('meter = "allocated_bytes"', 'meter = "spills"', "`target` and `case`"),

@@ -82,4 +82,6 @@ def test_concepts_are_touched_by_what_is_correct(curriculum):
     assert card["schema"] == 1
     first = card["weeks"][0]
     assert (first["correct"], first["concepts_touched"], first["concepts"]) == (1, 1, 2)
-    assert list(card["katas"]) == [{"name": "doubled", "week": 1, "status": "correct", "attempts": 2}]
+    assert list(card["katas"]) == [
+        {"name": "doubled", "week": 1, "status": "correct", "attempts": 2}
+    ]

@@ -882,3 +882,20 @@ def test_a_thousand_threads_take_a_moment():
     assert meter.barriers == 64
     assert plain - start < 0.5
     assert counted - plain < 1.0
+
+
+@cuda.jit
+def _neighbour_warp_after_syncwarp(out):
+    shared = cuda.shared.array(64, np.float32)
+    me = cuda.threadIdx.x
+    shared[me] = me
+    cuda.syncwarp()
+    out[me] = shared[(me + 32) % 64]
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_a_warp_barrier_orders_no_other_warp(order):
+    out = np.zeros(64, np.float32)
+    with simt_meter(order=order):
+        _neighbour_warp_after_syncwarp[1, 64](out)
+    assert not np.array_equal(out, (np.arange(64) + 32) % 64)

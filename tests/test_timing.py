@@ -128,7 +128,14 @@ def test_a_ratio_verdict_needs_the_whole_interval():
 
 
 def cost(**limits):
-    names = {"bound": None, "at_most": None, "at_least": None, "case": None, "target": None}
+    names = {
+        "bound": None,
+        "at_most": None,
+        "at_least": None,
+        "exactly": None,
+        "case": None,
+        "target": None,
+    }
     return CostThreshold(name="moved", meter="bytes_moved", **{**names, **limits})
 
 
@@ -136,7 +143,10 @@ def test_cost_limits():
     assert judge_cost(cost(at_most=4), 4).outcome == "passed"
     assert judge_cost(cost(at_most=4), 5).outcome == "failed"
     assert judge_cost(cost(at_least=4), 3).outcome == "failed"
+    assert judge_cost(cost(exactly=4), 4).outcome == "passed"
+    assert judge_cost(cost(exactly=4), 3).outcome == "failed"
     assert judge_cost(cost(bound=1.0), 100, ideal=100).outcome == "passed"
+    assert judge_cost(cost(bound=1.0), 99, ideal=100).outcome == "failed"
     assert judge_cost(cost(bound=1.0), 101, ideal=100).outcome == "failed"
     with pytest.raises(ValueError, match="ideal"):
         judge_cost(cost(bound=1.0), 100)

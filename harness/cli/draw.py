@@ -136,7 +136,8 @@ def thresholds(kata: Kata) -> None:
         limit = (
             f"<= {one.bound:g} x the least possible" if one.bound is not None
             else f"<= {one.at_most:g}" if one.at_most is not None
-            else f">= {one.at_least:g}"
+            else f">= {one.at_least:g}" if one.at_least is not None
+            else f"== {one.exactly:g}"
         )  # fmt: skip
         out.print(f"cost   {one.name}: {limit}")
     for timed in kata.speed:

@@ -30,14 +30,16 @@ def judge_cost(threshold: CostThreshold, value: float, ideal: float | None = Non
     """
     if threshold.at_least is not None:
         met, relation, limit = value >= threshold.at_least, ">=", threshold.at_least
+    elif threshold.exactly is not None:
+        met, relation, limit = value == threshold.exactly, "==", threshold.exactly
+    elif threshold.at_most is not None:
+        met, relation, limit = value <= threshold.at_most, "<=", threshold.at_most
+    elif threshold.bound is not None and ideal is not None:
+        relation, limit = "<=", threshold.bound * ideal
+        # less than the least possible: the work was not done where it is counted
+        met = ideal * (1 - 1e-9) <= value <= limit * (1 + 1e-9)
     else:
-        if threshold.at_most is not None:
-            limit = threshold.at_most
-        elif threshold.bound is not None and ideal is not None:
-            limit = threshold.bound * ideal
-        else:
-            raise ValueError(f"{threshold.name}: expected the ideal value of a `bound`, found none")
-        met, relation = value <= limit * (1 + 1e-9), "<="
+        raise ValueError(f"{threshold.name}: expected the ideal value of a `bound`, found none")
     share = f" ({value / ideal:.3g} x the least possible)" if ideal else ""
     words = f"{threshold.name}: {value:,.6g}{share}, limit {relation} {limit:,.6g}"
     return Verdict(

@@ -8,7 +8,7 @@ from harness.files import utc_text
 
 STATUSES = ("running", "passed", "failed", "crashed", "timed_out", "aborted", "error")
 OUTCOMES = ("passed", "failed", "skipped", "ambiguous", "not_graded")
-RELATIONS = ("<=", ">=")
+RELATIONS = ("<=", ">=", "==")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,9 +77,9 @@ def transpose(a, out) -> None:
 
 def transpose_tiled(a: Array, out: Array | None = None) -> Array:
     """
-    Transpose of a 2-D array, C-contiguous, in its dtype and in the memory where it is.
+    Transpose of a 2-D array, in its dtype and in the memory where it is.
 
-    It goes into `out` if that is given, and into a new array otherwise.
+    It goes into `out` if that is given, and into a new C-contiguous array otherwise.
 
     Raises:
         ValueError: `a` is not 2-D, or `out` has not the transposed shape, has another dtype or

@@ -9,6 +9,7 @@ that names the thread, its block and its line.
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -120,7 +121,7 @@ class Block:
         self.live = [Thread(self, at) for at in order]
         for thread in self.live:
             thread.warp.add(thread)
-        self.ready = list(self.live)  # in running order, as `live`
+        self.ready = deque(self.live)  # in running order, as `live`
         self.arrived: dict[Thread, bool] = {}
         self.exited = 0
         self.barriers = 0
@@ -128,13 +129,17 @@ class Block:
         self.shared_bytes = 0
 
     def run(self) -> None:
-        """Run threads until all have returned or wait for the rest of the grid."""
+        """
+        Run threads until all have returned or wait for the rest of the grid.
+
+        A warp that has met goes on before another warp starts: what one warp may read of
+        another's without a block barrier is not there yet.
+        """
         while self.ready:
-            batch, self.ready = self.ready, []
-            for thread in batch:
-                self.launch.resume(thread)
-                if thread.greenlet.dead:
-                    self._leave(thread)
+            thread = self.ready.popleft()
+            self.launch.resume(thread)
+            if thread.greenlet.dead:
+                self._leave(thread)
         if any(thread.wait != GRID_BARRIER for thread in self.live):
             raise self._deadlock()
 
@@ -159,14 +164,14 @@ class Block:
         table = warp.meetings.setdefault(wait, {})
         table[thread.lane] = value
         if len(table) == wait.mask.bit_count():
-            self.ready += warp.close(wait)
+            self.ready.extendleft(reversed(warp.close(wait)))
             self.launch.tally.warp_calls[wait.what] += 1
         thread.suspend(wait)
         return table
 
     def release(self) -> None:
         """Send all live threads on from a barrier."""
-        self.ready = list(self.live)
+        self.ready = deque(self.live)
         for warp in self.warps:
             warp.epoch += 1
 

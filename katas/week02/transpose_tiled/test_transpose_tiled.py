@@ -39,12 +39,20 @@ def test_writes_nothing_around_out(kata, rows, cols):
     assert (found == SENTINEL).all(), "memory around `out` was written to"
 
 
+def test_strided_views_go_through_the_wrapper(kata):
+    whole = cuda.to_device(numbered(40, 70))
+    frame = cuda.to_device(np.full((80, 50), SENTINEL, dtype=np.float32))
+    kata.transpose_tiled(whole[3:37, 5:66], out=frame[7:68, 9:43])
+    expected = numbered(40, 70)[3:37, 5:66].T
+    np.testing.assert_array_equal(frame.copy_to_host()[7:68, 9:43], expected)
+
+
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_threads_may_run_in_any_order(kata, simt, order):
     a, out = numbered(32, 64), np.zeros((64, 32), dtype=np.float32)
     with simt(order=order):
         kata.transpose[(2, 1), BLOCK](a, out)
-    np.testing.assert_array_equal(out, a.T)
+    np.testing.assert_array_equal(out, a.T, err_msg=f"with the threads in {order} order")
 
 
 def test_both_global_sides_are_coalesced(kata, simt, cost):
@@ -59,7 +67,8 @@ def test_the_tile_has_no_bank_conflicts(kata, simt, cost):
     a, out = numbered(32, 32), np.zeros((32, 32), dtype=np.float32)
     with simt() as counted:
         kata.transpose[(1, 1), BLOCK](a, out)
-    assert counted.shared_load.elements == counted.shared_store.elements == a.size
+    moved = (counted.shared_store.elements, counted.shared_load.elements)
+    assert moved == (a.size, a.size), "each element goes into the tile once and out of it once"
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
     cost.check("bank_conflicts", worst)
 
@@ -94,9 +103,12 @@ def test_out_of_another_shape_is_refused(kata, shape):
 
 
 def test_out_of_another_dtype_is_refused(kata):
-    out = cuda.to_device(np.zeros((3, 2), dtype=np.float64))
-    with pytest.raises(ValueError, match=r"out: .*dtype"):
-        kata.transpose_tiled(cuda.to_device(numbered(2, 3)), out=out)
+    # another size, and another kind of the same size
+    for dtype in (np.float64, np.int32):
+        out = cuda.to_device(np.zeros((3, 2), dtype=dtype))
+        with pytest.raises(ValueError, match=r"out: .*dtype"):
+            kata.transpose_tiled(cuda.to_device(numbered(2, 3)), out=out)
+        assert not out.copy_to_host().any(), "written to before it was refused"
 
 
 def test_out_that_overlaps_a_is_refused(kata):
