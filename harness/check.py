@@ -85,7 +85,7 @@ def _session(
             record=record,
             extra=["--matrix", "--tb=line", f"--timeout={TEST_LIMIT_S}", *extra],
         )
-        limit_s = 60 + 60 * len(katas)
+        limit_s = 120 + 120 * len(katas)
         exit_code, output = run_group(command, limit_s, {}, cwd=katas[0].root)
         events = read_record(record)
     if not any(event["event"] == "end" for event in events) or exit_code not in (0, 1):

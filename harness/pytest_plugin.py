@@ -66,6 +66,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     if os.environ["KATA_DEVICE"] == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+        # on small tensors a second OpenMP thread only spins
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small cases are meant to be small
     if not any(arg.startswith("--hypothesis-seed") for arg in args):
         args.append(f"--hypothesis-seed={os.environ['KATA_SEED']}")

@@ -11,14 +11,49 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 GUARD_BYTES = 32_768  # wider than a block that forgot its mask; keeps 256-byte alignment
 NAN, LARGE = "nan", "large"  # the two patterns an unwritten element shows
+ZERO = "zero"  # and the one that gives nothing away and breaks nothing
+LARGE_FLOAT = 1e4
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# NaN with a payload of its own, which no computation makes and most pass on
+NAN_BITS = {
+    torch.float16: 0x7E5A,
+    torch.bfloat16: 0x7FDA,
+    torch.float32: 0x7FC0DEAD,
+    torch.float64: 0x7FF8DEAD0000DEAD,
+}
+# NumPy arrays of other dtypes are left as they are
+_TORCH_DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+}
+
+
+def poisoned(count: int, dtype: torch.dtype, device: torch.device, pattern: str) -> torch.Tensor:
+    """A tensor of `count` elements that show `pattern`."""
+    if pattern == NAN and dtype in NAN_BITS:
+        bits, integer = NAN_BITS[dtype], INTEGERS[dtype.itemsize]
+        return torch.full((count,), bits, dtype=integer, device=device).view(dtype)
+    return torch.full((count,), _pattern(dtype, pattern), dtype=dtype, device=device)
 
 
 def _pattern(dtype: torch.dtype, pattern: str) -> float | int | bool:
+    if pattern == ZERO:
+        return 0
     if dtype.is_floating_point or dtype.is_complex:
-        return float("nan") if pattern == NAN else 1e4
+        return float("nan") if pattern == NAN else min(LARGE_FLOAT, torch.finfo(dtype).max)
     if dtype == torch.bool:
         return pattern == NAN
     return torch.iinfo(dtype).max if pattern == NAN else torch.iinfo(dtype).max // 3
+
+
+def poisoned_places(tensor: torch.Tensor) -> torch.Tensor:
+    """Where a tensor still shows a poison; a small integer may be anything, so never there."""
+    if tensor.dtype in NAN_BITS:
+        bits = tensor.contiguous().view(INTEGERS[tensor.itemsize])
+        return (bits == NAN_BITS[tensor.dtype]) | (tensor == LARGE_FLOAT)
+    if tensor.dtype in (torch.int32, torch.int64):
+        return (tensor == _pattern(tensor.dtype, NAN)) | (tensor == _pattern(tensor.dtype, LARGE))
+    return torch.zeros_like(tensor, dtype=torch.bool)
 
 
 class Guarded:
@@ -35,8 +70,7 @@ class Guarded:
         )
         span = span if tensor.numel() else 0
         pad = GUARD_BYTES // tensor.element_size()
-        fill = _pattern(tensor.dtype, pattern)
-        self.buffer = torch.full((span + 2 * pad,), fill, dtype=tensor.dtype, device=tensor.device)
+        self.buffer = poisoned(span + 2 * pad, tensor.dtype, tensor.device, pattern)
         self.tensor = self.buffer.as_strided(tensor.shape, tensor.stride(), pad)
         self.outside = torch.ones_like(self.buffer, dtype=torch.bool)
         self.outside.as_strided(tensor.shape, tensor.stride(), pad).fill_(False)
@@ -55,8 +89,7 @@ class Guarded:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes as integers, so that NaN compares equal to itself."""
-    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(sizes[tensor.element_size()])
+    return tensor.view(INTEGERS.get(tensor.itemsize, torch.uint8))
 
 
 class PoisonedAllocations(TorchDispatchMode):
@@ -118,10 +151,9 @@ def poisoned_allocations(pattern: str) -> Iterator[PoisonedAllocations]:
 
 def poison_array(array: np.ndarray[Any, Any], pattern: str) -> np.ndarray[Any, Any]:
     """Fill a NumPy array with what an unwritten element shall show."""
-    if array.dtype.kind == "f":
-        array.fill(np.nan if pattern == NAN else 1e4)
-    elif array.dtype.kind in "iu":
-        array.fill(np.iinfo(array.dtype).max // (1 if pattern == NAN else 3))
+    known = _TORCH_DTYPES.get(array.dtype.name)
+    if known is not None:
+        array[...] = poisoned(1, known, torch.device("cpu"), pattern).numpy()
     return array
 
 
