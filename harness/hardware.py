@@ -1,34 +1,51 @@
 """
-What a GPU can do at best, as plain data, and the least time a cost can take on it.
+What a GPU can do at best, read from files and found for a device.
 
 One TOML file in ``hardware_profiles/`` describes one device. Units are part of each key's name
-there; here every figure is in base units: bytes, FLOP, seconds, hertz.
+there; a `Profile` has every figure in base units: bytes, FLOP, seconds, hertz. What was measured
+on one machine lies apart from it, in a folder of calibrated ceilings.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.errors import DeviceError, MetadataError, UsageProblem, nearest
+from harness.roofline import Cost, Profile, bound_by, physical_limit, speed_of_light, too_small
 from harness.schema import Problems, Table, read_toml
+
+__all__ = [
+    "DTYPES",
+    "Cost",
+    "Profile",
+    "bound_by",
+    "calibrated_file",
+    "detect_profile",
+    "find_profile",
+    "load_profiles",
+    "physical_limit",
+    "profile_mismatch",
+    "speed_of_light",
+    "too_small",
+]
 
 VENDORS = ("nvidia", "amd", "cpu")
 DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8", "fp4")
 
 # a datasheet rounds, and may mix clocks: the formula need not agree better than this
 FORMULA_TOLERANCE = 0.03
-# a measured ceiling outside this share of the datasheet belongs to another device
+# a measured ceiling outside this share of what is possible belongs to another device
 MEASURED_RANGE = (0.5, 1.02)
 # drivers and error correction keep some of the memory for themselves
 MEMORY_TOLERANCE = 0.1
 
 
-def load_profiles(folder: Path) -> dict[str, Profile]:
+def load_profiles(folder: Path, *, calibrated: Path | None = None) -> dict[str, Profile]:
     """
-    Read every profile of `folder`, by id.
+    Read every profile of `folder`, by id; ceilings found in the folder `calibrated` go with them.
 
     Raises:
         MetadataError: the folder holds none, or a file is wrong: each problem with its key.
@@ -36,12 +53,12 @@ def load_profiles(folder: Path) -> dict[str, Profile]:
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise MetadataError(f"{folder}: expected hardware profiles (*.toml), found none.")
-    return {path.stem: _read_profile(path) for path in paths}
+    return {path.stem: _with_calibrated(_read_profile(path), calibrated) for path in paths}
 
 
-def find_profile(folder: Path, profile_id: str) -> Profile:
+def find_profile(folder: Path, profile_id: str, *, calibrated: Path | None = None) -> Profile:
     """
-    Read the one profile called `profile_id`.
+    Read the one profile called `profile_id`, and its ceilings in the folder `calibrated`, if any.
 
     Raises:
         UsageProblem: there is none of that name; the message offers the nearest.
@@ -53,7 +70,62 @@ def find_profile(folder: Path, profile_id: str) -> Profile:
             f"{folder}: expected a profile, found no {profile_id}.toml."
             f"{nearest(profile_id, paths)} There are: {', '.join(paths)}."
         )
-    return _read_profile(paths[profile_id])
+    return _with_calibrated(_read_profile(paths[profile_id]), calibrated)
+
+
+def calibrated_file(folder: Path, profile_id: str) -> Path:
+    """Where a machine's own ceilings for a profile are kept."""
+    return folder / f"{profile_id}.toml"
+
+
+def _with_calibrated(profile: Profile, folder: Path | None) -> Profile:
+    """`profile` with the ceilings measured on this machine in place of those in its file."""
+    if folder is None or not calibrated_file(folder, profile.id).is_file():
+        return profile
+    path = calibrated_file(folder, profile.id)
+    data = read_toml(path)
+    with Problems(path) as problems:
+        _check_positive(data, problems)
+        table = Table(data, problems)
+        table.choice("profile", [profile.id])
+        table.take("device", str)
+        table.take("measured_at", str)
+        found = {
+            "bandwidth": table.take("bandwidth_bytes_per_s", float),
+            "launch": table.take("launch_floor_s", float),
+            **_per_dtype(table, "peak_flops_per_s"),
+        }
+        table.done()
+        for key, expected, figure in profile_mismatch(profile, found):
+            problems.add(key, expected, figure)
+    return replace(profile, measured={**profile.measured, **found})
+
+
+def profile_mismatch(profile: Profile, measured: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """
+    Measured ceilings that this device cannot have: for each its key, what was expected, the figure.
+
+    A ceiling lies between 0.5 of the datasheet's figure and 1.02 of what the maximum clock allows.
+    """
+    problems = []
+    for name, figure in measured.items():
+        if name == "launch":
+            continue  # the profile's own figure is modelled
+        key = "bandwidth_bytes_per_s" if name == "bandwidth" else f"peak_flops_per_s.{name}"
+        low, high = _measured_range(profile, name)
+        if not low <= figure <= high:
+            shares = "{} of the datasheet to {} of what is possible".format(*MEASURED_RANGE)
+            problems.append((key, f"{low:.4g} to {high:.4g}, {shares}", f"{figure:.4g}"))
+    return problems
+
+
+def _measured_range(profile: Profile, name: str) -> tuple[float, float]:
+    low, high = MEASURED_RANGE
+    if name == "bandwidth":
+        return low * profile.bandwidth, high * profile.bandwidth
+    datasheet = profile.peak.get(name, 0.0)
+    per_clock = profile.sms * profile.flops_per_clk_per_sm.get(name, 0.0)
+    return low * datasheet, high * max(datasheet, per_clock * profile.max_clock_hz)
 
 
 def _read_profile(path: Path) -> Profile:
@@ -105,7 +177,8 @@ def _read_profile(path: Path) -> Profile:
             part.done()
         _check_formula(profile, peak_clocks, problems)
         _check_max_clock(profile, peak_clocks, problems)
-        _check_measured(profile, problems)
+        for key, expected, figure in profile_mismatch(profile, profile.measured):
+            problems.add(f"measured.{key}", expected, figure)
         _check_unverified(profile, data, problems)
     return profile
 
@@ -157,17 +230,6 @@ def _check_max_clock(profile: Profile, clocks: Mapping[str, float], problems: Pr
     fastest_hz = max(profile.clock_hz, *clocks.values(), 0.0)
     if 0 < profile.max_clock_hz < fastest_hz:
         problems.add("clock.max_hz", f"at least {fastest_hz:g}", f"{profile.max_clock_hz:g}")
-
-
-def _check_measured(profile: Profile, problems: Problems) -> None:
-    low, high = MEASURED_RANGE
-    datasheet = {**profile.peak, "bandwidth": profile.bandwidth}
-    for name, figure in profile.measured.items():
-        nominal = datasheet.get(name, 0.0)
-        if not low * nominal <= figure <= high * nominal:
-            key = "bandwidth_bytes_per_s" if name == "bandwidth" else f"peak_flops_per_s.{name}"
-            share = f"{low:g} to {high:g} of the datasheet's {nominal:.4g}"
-            problems.add(f"measured.{key}", share, f"{figure:.4g}")
 
 
 def _check_unverified(profile: Profile, data: Mapping[str, Any], problems: Problems) -> None:

@@ -1,4 +1,4 @@
-"""Processes that end when they should: groups with a time limit, and records that Ctrl-C spares."""
+"""Child processes that end when they should, and a Ctrl-C that waits while records are written."""
 
 import os
 import signal
@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO
+from typing import IO, Self
 
 TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
-TICK_S = 0.05  # how often the clock is looked at
-KEEPER_S = 10.0  # for the keeper to clear up; a process stuck in a driver can take as long as it likes
+TICK_S = 0.05  # how often the time is looked at
+KEEPER_S = 10.0  # for the keeper to clear up: what hangs in a driver may not die at all
 KEEPER = Path(__file__).with_name("keeper.py")
-
-Overdue = Callable[[float], bool]
 
 
 def run_group(
@@ -29,24 +27,24 @@ def run_group(
 
     Returns:
         The exit code (negative: the signal that ended it; None: it ran out of time) and the last
-        part of what it printed, readable on a terminal. Nothing it started is left running, not
-        even when this process itself is killed.
+        part of what it printed, fit for a terminal. Nothing it started is left running, not even
+        when this process itself is killed.
     """
     return run_watched(command, lambda elapsed_s: elapsed_s > limit_s, environment, cwd=cwd)
 
 
 def run_watched(
     command: list[str],
-    overdue: Overdue,
+    overdue: Callable[[float], bool],
     environment: dict[str, str],
     *,
     cwd: Path,
     memory_bytes: int = 0,
 ) -> tuple[int | None, str]:
     """
-    Like `run_group`, until `overdue` says so; it is asked often, with the seconds since the start.
+    Do as `run_group` does until `overdue`, asked often with the seconds since the start, is true.
 
-    `memory_bytes` limits what each process may allocate; 0 does not.
+    `memory_bytes` is the most that each process may allocate on the host; 0 leaves it open.
     """
     ours, theirs = socket.socketpair()
     with ours:
@@ -69,9 +67,96 @@ def run_watched(
         try:
             heard = _listen(ours, overdue)
         finally:
-            ours.close()
-            _dismiss(keeper)
+            _dismiss(ours, keeper)
     reader.join(timeout=5)
-    # a keeper that was killed with its command could not say so, but ended the same way
-    exit_code = keeper.returncode if heard == "" else heard and int(heard)
-    return exit_code, readable(tail.decode("utf-8", errors="replace"))
+    # a keeper killed together with its command could say nothing, and ended the same way
+    exit_code = keeper.returncode if heard == "" else heard
+    output = readable(tail.decode("utf-8", errors="replace"))
+    return None if exit_code is None else int(exit_code), output
+
+
+def child_environment(more: dict[str, str]) -> dict[str, str]:
+    """This process's environment and `more`; a child is no worker of ours under xdist."""
+    kept = {name: value for name, value in os.environ.items() if "PYTEST_XDIST" not in name}
+    return {**kept, **more}
+
+
+def readable(text: str) -> str:
+    """`text` with what could command a terminal, or not be encoded, written as an escape."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _drain(stream: IO[bytes], tail: bytearray) -> None:
+    with stream:
+        while chunk := os.read(stream.fileno(), 65_536):
+            tail += chunk
+            del tail[:-TAIL_BYTES]
+
+
+def _listen(line: socket.socket, overdue: Callable[[float], bool]) -> str | None:
+    """What the keeper says when the command has ended; "" when it is gone, None when overdue."""
+    start = time.monotonic()
+    line.settimeout(TICK_S)
+    while not overdue(time.monotonic() - start):
+        with suppress(TimeoutError):
+            return line.recv(64).decode()
+    return None
+
+
+def _dismiss(line: socket.socket, keeper: subprocess.Popen[bytes]) -> None:
+    """Let go of the line, which makes the keeper clear up, and make sure that it did."""
+    line.settimeout(KEEPER_S)
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_WR)
+        while line.recv(64):
+            pass
+    # not waited for yet, so that its id cannot be another group's
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(keeper.pid, signal.SIGKILL)
+    keeper.wait()
+
+
+class Interrupts:
+    """
+    Inside the block Ctrl-C is noted and raised at its end; inside `allowed` it is raised at once.
+
+    In another thread than the main one, which Ctrl-C never reaches, this changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+        self.main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Self:
+        if self.main:
+            self.before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self.main:
+            signal.signal(signal.SIGINT, self.before)
+        if self.noted and error is None:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Let Ctrl-C through, the one that was noted first."""
+        if self.noted:
+            raise KeyboardInterrupt
+        if self.main:
+            signal.signal(signal.SIGINT, self.before)
+        try:
+            yield
+        finally:
+            if self.main:
+                signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        self.noted = True

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness.causes import in_one_line
 from harness.environment import versions
 
 
 class Recorder:
-    """Writes what was judged, one JSON line at a time, as it happens."""
+    """Writes what begins and what was judged, one JSON line at a time, as it happens."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None], device: str, profile: str) -> None:
         self.write = write
@@ -30,6 +31,20 @@ class Recorder:
                 "tests": len(session.items),
             }
         )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Name the test that is being set up; the first one imports the file."""
+        self._starting(item, "setup")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """Name the test that is being run, so that a crash or a hang in it has a place."""
+        self._starting(item, "call")
+
+    def _starting(self, item: pytest.Item, phase: str) -> None:
+        name = dict(item.user_properties).get("test", item.name)
+        self.write({"event": "starting", "name": name, "phase": phase})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the verdict of one test of one implementation."""
@@ -55,32 +70,32 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Close the record: a record without this line is not a verdict."""
-        self.write(
-            {
-                "event": "end",
-                "exit": int(exitstatus),
-                "nonce": os.environ.get("KATA_NONCE", ""),
-                "versions": versions(),
-            }
-        )
+        self.write({"event": "end", "exit": int(exitstatus), "versions": versions()})
 
 
 def recorder_for(path: Path, device: str, profile: str) -> Recorder:
-    """A recorder that appends to `path`."""
+    """
+    A recorder that appends to `path`.
+
+    Each line carries the run's nonce, which from here on is not in the environment any more. A
+    forked copy of this process, whoever made it, writes nothing.
+    """
+    nonce, owner = os.environ.pop("KATA_NONCE", ""), os.getpid()
 
     def write(event: dict[str, Any]) -> None:
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(event) + "\n")
+        if os.getpid() == owner:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"nonce": nonce, **event}) + "\n")
 
     return Recorder(write, device, profile)
 
 
 def _one_line(report: pytest.TestReport) -> str:
-    """The first line that says why a test failed or was skipped."""
+    """The line that says why a test failed or was skipped."""
     if report.passed:
         return ""
     if report.skipped and isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext.strip()
-    return text.splitlines()[0].removeprefix("Failed: ") if text else ""
+    return in_one_line(text.removeprefix("Failed: "))

@@ -171,9 +171,7 @@ def too_small(cost: Cost, dtype: str, profile: Profile) -> str | None:
     least_s = max(SMALLEST_S, SMALLEST_LAUNCHES * profile.launch_s)
     if ideal_s < least_s:
         return f"small for this device: {ideal_s * 1e6:.3g} us of work, {least_s * 1e6:.3g} wanted"
-    least_bytes = SMALLEST_CACHES * profile.llc_bytes
-    if cost.bytes < least_bytes and bound_by(cost, dtype, profile) == "memory":
-        return (
-            f"small for this device: {cost.bytes / 1e6:.4g} MB moved, {least_bytes / 1e6:.4g} wanted"
-        )
+    moved_mb, least_mb = cost.bytes / 1e6, SMALLEST_CACHES * profile.llc_bytes / 1e6
+    if moved_mb < least_mb and bound_by(cost, dtype, profile) == "memory":
+        return f"small for this device: {moved_mb:.4g} MB moved, {least_mb:.4g} wanted"
     return None

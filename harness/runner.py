@@ -4,22 +4,31 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from harness.causes import DEVICE_FAULT, stated_cause
+from harness.environment import device_present
 from harness.kata import Kata
+from harness.processes import child_environment as child_environment
+from harness.processes import readable, run_watched
+from harness.processes import run_group as run_group
 from harness.progress import Check, Measurement
 
-TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
-# a device context and the first compilation come on top of a kata's own limit
-STARTUP_S = 60
+# until the first test is called: the interpreter, its libraries, collection, the file's own import
+STARTUP_S = 60.0
+# kernels are compiled in the first calls, and a device context is made: on top of a kata's limit
+COMPILE_S = 60.0
+EXIT_S = 10.0  # from the last test to the end of the process
+HEALTH_S = 60.0  # for a tiny launch in a fresh process
+TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
+
+Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,7 @@ class Outcome:
     What one run of one implementation came to.
 
     `status` is "passed", "failed", "crashed", "timed_out" or "error"; `reason` says it in words.
+    `device_problem` is what a tiny launch met that was tried because this run crashed or hung.
     """
 
     status: str
@@ -40,17 +50,54 @@ class Outcome:
     versions: dict[str, str]
     duration_s: float
     output: str
+    device_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """
+    What one run may take.
+
+    Attributes:
+        startup_s: Until the first test is called; the import of the file under test belongs to it.
+        run_s: From there until the last test is through.
+        exit_s: From there until the process has ended.
+        memory_bytes: The most one process may allocate on the host; 0 is no limit.
+    """
+
+    startup_s: float = STARTUP_S
+    run_s: float
+    exit_s: float = EXIT_S
+    memory_bytes: int = 0
+
+
+def limits_of(kata: Kata, device: str) -> Limits:
+    """
+    The limits of an ordinary run.
+
+    Asking for more memory than the machine has ends in words and not in swapping. On a device the
+    driver reserves addresses by the terabyte, so that no such limit can be set.
+    """
+    if device == "cpu":
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return Limits(run_s=kata.timeout_s, memory_bytes=memory_bytes)
+    return Limits(run_s=kata.timeout_s + COMPILE_S)
 
 
 def run_kata(
-    kata: Kata, *, impl: str, device: str, seed: int | None = None, profile: str | None = None
+    kata: Kata,
+    *,
+    impl: str,
+    device: str,
+    seed: int | None = None,
+    profile: str | None = None,
+    limits: Limits | None = None,
 ) -> Outcome:
     """
     Judge one implementation of `kata` on one device.
 
-    The child runs in its own session and is killed with everything it started when the kata's
-    time is over. Only a complete record that carries this run's nonce counts as a verdict; the
-    child's exit code does not.
+    The child is killed with everything it started when its time is over. Only a complete record
+    that carries this run's nonce counts as a verdict; the child's exit code does not.
     """
     nonce = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="kata-") as folder:
@@ -62,14 +109,54 @@ def run_kata(
             record=record,
             seed=seed,
             profile=profile or (kata.profile if device == "cpu" else None),
+            extra=["--timeout=0"],  # the time is kept out here
         )
+        watch = Watch(record, nonce, limits or limits_of(kata, device))
         start = time.monotonic()
-        exit_code, output = run_group(
-            command, kata.timeout_s + STARTUP_S, {"KATA_NONCE": nonce}, cwd=kata.root
+        exit_code, output = run_watched(
+            command,
+            watch.overdue,
+            {"KATA_NONCE": nonce},
+            cwd=kata.root,
+            memory_bytes=watch.limits.memory_bytes,
         )
         duration_s = time.monotonic() - start
-        events = read_record(record)
-    return _outcome(events, nonce, exit_code, output, duration_s, device)
+        events = read_record(record, nonce)
+    status, reason = verdict(events, exit_code, output, watch)
+    outcome = _outcome(events, status, reason, output, duration_s, device)
+    if device == "cuda" and status in ("crashed", "timed_out"):
+        return replace(outcome, device_problem=device_problem())
+    return outcome
+
+
+class Watch:
+    """
+    Follows a record as it grows: start-up, run and exit have a time of their own.
+
+    A phase only ever gives way to the next, so that nothing written into the record makes a run
+    longer than the three together.
+    """
+
+    def __init__(self, record: Path, nonce: str, limits: Limits) -> None:
+        self.record = record
+        self.nonce = nonce
+        self.limits = limits
+        self.phase = "startup"
+        self.since_s = 0.0
+
+    @property
+    def limit_s(self) -> float:
+        """What the phase that the run is in may take."""
+        return float(getattr(self.limits, f"{self.phase}_s"))
+
+    def overdue(self, elapsed_s: float) -> bool:
+        """Whether the present phase has had its time."""
+        events = read_record(self.record, self.nonce)
+        if self.phase == "startup" and any(event.get("phase") == "call" for event in events):
+            self.phase, self.since_s = "run", elapsed_s
+        if self.phase == "run" and any(event["event"] == "end" for event in events):
+            self.phase, self.since_s = "exit", elapsed_s
+        return elapsed_s - self.since_s > self.limit_s
 
 
 def pytest_command(
@@ -93,122 +180,156 @@ def pytest_command(
     return [*command, *extra]
 
 
-def run_group(
-    command: list[str], limit_s: float, environment: dict[str, str], *, cwd: Path
-) -> tuple[int | None, str]:
+def read_record(path: Path, nonce: str = "") -> list[Event]:
     """
-    Run `command` as a process group with a time limit, draining its output as it comes.
+    The events of a run, those that carry its nonce.
 
-    Returns:
-        The exit code (negative: the signal that ended it; None: it ran out of time) and the last
-        part of what it printed. Nothing of the group is left running.
+    A last line cut short by a crash is dropped, and so is whatever else was written there.
     """
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=child_environment(environment),
-        cwd=cwd,
-    )
-    tail = bytearray()
-    assert child.stdout is not None
-    reader = threading.Thread(target=_drain, args=(child.stdout, tail), daemon=True)
-    reader.start()
-    try:
-        exit_code: int | None = child.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        exit_code = None
-    finally:
-        _kill_group(child.pid)
-        child.wait()
-    reader.join(timeout=5)
-    return exit_code, tail.decode("utf-8", errors="replace")
-
-
-def child_environment(more: dict[str, str]) -> dict[str, str]:
-    """This process's environment and `more`; a child is no worker of ours under xdist."""
-    kept = {name: value for name, value in os.environ.items() if "PYTEST_XDIST" not in name}
-    return {**kept, **more}
-
-
-def _drain(stream: IO[bytes], tail: bytearray) -> None:
-    with stream:
-        while chunk := os.read(stream.fileno(), 65_536):
-            tail += chunk
-            del tail[:-TAIL_BYTES]
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def read_record(path: Path) -> list[dict[str, Any]]:
-    """Every complete line of a record; a last line cut short by a crash is dropped."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [event for line in lines if (event := _event(line, nonce)) is not None]
+
+
+def _event(line: bytes, nonce: str) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and event.get("nonce", "") == nonce else None
+
+
+def verdict(
+    events: Sequence[Event], exit_code: int | None, output: str, watch: Watch
+) -> tuple[str, str]:
+    """
+    The status of a run and the words for it.
+
+    Args:
+        events: Its record.
+        exit_code: Of the child; None when it was stopped.
+        output: The last part of what it printed.
+        watch: What was followed while it ran.
+    """
+    checks = [_check(event) for event in events if event["event"] == "check"]
+    session = _first(events, "session")
+    if exit_code is None and watch.phase != "exit":
+        return "timed_out", _overdue_words(events, watch)
+    if exit_code is not None and exit_code < 0:
+        return "crashed", _signal_words(-exit_code, _where(events), output)
+    if not _first(events, "starting") and (_first(events, "end") or "INTERNALERROR>" in output):
+        return "error", f"no check was judged: {_last_words(output)}"
+    if not _first(events, "end") or len(checks) != session.get("tests"):
+        if "INTERNALERROR>" in output:
+            return "error", f"the judge could not go on {_where(events)}: {_last_words(output)}"
+        ended = f"ended with exit code {exit_code} {_where(events)}"
+        return "crashed", f"{ended}, before the tests were through"
+    status, reason = _judged(checks, output)
+    if exit_code is None:
+        reason += "; a thread or process that it left running was stopped"
+    return status, reason
+
+
+def _judged(checks: Sequence[Check], output: str) -> tuple[str, str]:
+    """The verdict of a complete record."""
+    failed = [check for check in checks if check.outcome == "failed"]
+    passed = sum(check.outcome == "passed" for check in checks)
+    for check in failed:
+        if stated_cause(check.message) == DEVICE_FAULT:
+            later = "what came after it met a device that was lost"
+            return "crashed", f"{check.message} (in {check.name}; {later})"
+    if failed:
+        causes = {stated_cause(check.message): None for check in failed}
+        named = ", ".join(cause for cause in causes if cause)
+        reason = f"{len(failed)} of {len(checks)} checks failed"
+        return "failed", f"{reason}: {named}" if named else reason
+    if not passed:
+        return "error", f"no check was judged: {_last_words(output)}"
+    return "passed", f"{passed} checks passed"
+
+
+def _overdue_words(events: Sequence[Event], watch: Watch) -> str:
+    if watch.phase == "run":
+        return f"stopped after {watch.limit_s:g} s {_where(events)}"
+    doing = f"start-up was stopped after {watch.limit_s:g} s"
+    if _first(events, "starting"):
+        return f"{doing} {_where(events)}, of which the import of the file is part"
+    return f"{doing}, before any test was found"
+
+
+def _signal_words(number: int, where: str, output: str) -> str:
+    names = {known.value: known.name for known in signal.Signals}
+    words = f"ended by signal {number} ({names.get(number, 'real-time')}) {where}"
+    if number == signal.SIGKILL:
+        return f"{words}, which the judge did not send: as a rule the machine was out of memory"
+    if number == signal.SIGABRT and "std::bad_alloc" in output:
+        return f"{words}: host out of memory"
+    return words
+
+
+def _where(events: Sequence[Event]) -> str:
+    """Where in a session its record breaks off."""
+    places = [event for event in events if event["event"] in ("starting", "check")]
+    if not places:
+        return "during start-up"
+    if places[-1]["event"] == "check":
+        return f"after {readable(places[-1]['name'])}"
+    phase = "in the set-up of" if places[-1]["phase"] == "setup" else "in"
+    return f"{phase} {readable(places[-1]['name'])}"
+
+
+def _last_words(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
+    internal = [line for line in lines if line.startswith("INTERNALERROR>")]
+    return (internal or lines)[-1].removeprefix("INTERNALERROR>").strip()
+
+
+def _first(events: Sequence[Event], kind: str) -> Event:
+    return next((event for event in events if event["event"] == kind), {})
+
+
+def device_problem() -> str:
+    """What a tiny launch in a fresh process meets; "" when it goes well or there is no device."""
+    if not device_present():
+        return ""
+    command = [sys.executable, "-c", TINY_LAUNCH]
+    exit_code, output = run_group(command, HEALTH_S, {}, cwd=Path.cwd())
+    if exit_code is None:
+        return f"no answer within {HEALTH_S:g} s"
+    return "" if exit_code == 0 else _last_words(output)
 
 
 def _outcome(
-    events: list[dict[str, Any]],
-    nonce: str,
-    exit_code: int | None,
+    events: Sequence[Event],
+    status: str,
+    reason: str,
     output: str,
     duration_s: float,
     device: str,
 ) -> Outcome:
-    checks = tuple(_check(event) for event in events if event["event"] == "check")
-    end = next((event for event in events if event["event"] == "end"), {})
-    complete = end.get("nonce") == nonce
-    status, reason = _status(checks, complete, exit_code, output)
-    session = next((event for event in events if event["event"] == "session"), {})
+    judged = [event for event in events if event["event"] == "check"]
+    session = _first(events, "session")
     return Outcome(
         status=status,
         reason=reason,
         device=device,
         profile=session.get("profile", ""),
         seed=session.get("seed", 0),
-        checks=checks,
+        checks=tuple(_check(event) for event in judged),
         measurements=tuple(
-            _measurement(found)
-            for event in events
-            if event["event"] == "check"
-            for found in event["measurements"]
+            _measurement(found) for event in judged for found in event["measurements"]
         ),
-        versions=end.get("versions", {}),
+        versions=_first(events, "end").get("versions", {}),
         duration_s=duration_s,
         output=output,
     )
 
 
-def _status(
-    checks: tuple[Check, ...], complete: bool, exit_code: int | None, output: str
-) -> tuple[str, str]:
-    if exit_code is None:
-        return "timed_out", "ran out of time and was stopped, with everything it had started"
-    if exit_code < 0:
-        return "crashed", f"ended by {signal.Signals(-exit_code).name}"
-    if not complete:
-        return "crashed", f"ended with exit code {exit_code} before the tests were through"
-    if any(check.outcome == "failed" for check in checks):
-        failed = sum(check.outcome == "failed" for check in checks)
-        return "failed", f"{failed} of {len(checks)} checks failed"
-    if not any(check.outcome == "passed" for check in checks):
-        last = output.strip().splitlines()[-1:] or ["no output"]
-        return "error", f"no check was judged: {last[0]}"
-    return "passed", f"{sum(check.outcome == 'passed' for check in checks)} checks passed"
-
-
 def _check(event: dict[str, Any]) -> Check:
     ambiguous = event["message"].startswith("AMBIGUOUS")
     outcome = "ambiguous" if ambiguous else event["outcome"]
-    return Check(name=event["name"], outcome=outcome, message=event["message"])
+    return Check(name=readable(event["name"]), outcome=outcome, message=readable(event["message"]))
 
 
 def _measurement(found: dict[str, Any]) -> Measurement:

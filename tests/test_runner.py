@@ -10,7 +10,8 @@ import pytest
 
 from harness.catalog import load_curriculum
 from harness.kata import load_kata
-from harness.runner import read_record, run_group, run_kata
+from harness.processes import run_group
+from harness.runner import read_record, run_kata
 
 
 @pytest.fixture
@@ -30,7 +31,10 @@ def judge(mini, tmp_path, monkeypatch):
 def test_exit_at_import_is_no_verdict(judge):
     outcome = judge("import os\nos._exit(0)\n")
     assert outcome.status == "crashed"
-    assert outcome.reason == "ended with exit code 0 before the tests were through"
+    assert outcome.reason == (
+        "ended with exit code 0 in the set-up of test_matches_reference[7-float32], "
+        "before the tests were through"
+    )
 
 
 def test_exit_in_a_call_is_no_verdict(judge):
@@ -47,7 +51,7 @@ def test_a_segmentation_fault_is_named(judge):
         """
     )
     assert outcome.status == "crashed"
-    assert outcome.reason == "ended by SIGSEGV"
+    assert outcome.reason == "ended by signal 11 (SIGSEGV) in test_matches_reference[7-float32]"
 
 
 def test_a_forged_record_is_no_verdict(judge):

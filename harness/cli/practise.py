@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -9,12 +10,15 @@ import click
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.environment import device_present, missing_extra
-from harness.errors import HarnessError, UsageProblem
+from harness.errors import DeviceError, HarnessError, UsageProblem
 from harness.files import sha256
 from harness.judge.submission import submissions
 from harness.kata import Kata
 from harness.pristine import committed_stub
+from harness.processes import Interrupts
 from harness.runner import Outcome, run_kata
+
+EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
 
 
 @click.command()
@@ -68,36 +72,57 @@ def choose(house: House, katas: tuple[Kata, ...], week: int | None, everything: 
 def judge(
     house: House, kata: Kata, impl: str, device: str, seed: int | None, profile: str | None
 ) -> Outcome:
-    """Run one kata and keep the attempt; an interrupted one is kept as aborted."""
+    """
+    Run one kata and keep the attempt, an interrupted one as aborted.
+
+    Raises:
+        DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
+    """
     if missing := missing_extra(kata):
         raise HarnessError(f"{missing}, then try again.")
-    judged = submissions(kata, impl, house.home / "cache")[0]
+    if device == "cuda" and not device_present():
+        raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
+    file = submissions(kata, impl, house.home / "cache")[0].path
+    code_hash = sha256(file)
     # the reference under another name is still the reference
-    swapped = kata.solution.is_file() and sha256(kata.solution) == judged.code_hash
-    label = "solution" if swapped else impl
+    swapped = kata.solution.is_file() and sha256(kata.solution) == code_hash
     progress = house.progress
     progress.abort_orphans()
-    attempt = progress.start(
-        kata.name, label, judged.code_hash, seed=seed or 0, device=device, profile=profile or ""
-    )
-    try:
-        with draw.waiting(f"{kata.name} on {device}"):
-            outcome = run_kata(kata, impl=impl, device=device, seed=seed, profile=profile)
-    except BaseException:
-        progress.finish(attempt, "aborted", "interrupted", checks=(), measurements=(),
-                        versions={}, duration_s=0.0)  # fmt: skip
-        raise
-    progress.finish(
-        attempt,
-        outcome.status,
-        outcome.reason,
-        checks=outcome.checks,
-        measurements=outcome.measurements,
-        versions=outcome.versions,
-        duration_s=outcome.duration_s,
-        seed=outcome.seed,
-        profile=outcome.profile,
-    )
+    with Interrupts() as interrupts:
+        attempt = progress.start(
+            kata.name,
+            "solution" if swapped else impl,
+            code_hash,
+            seed=seed or 0,
+            device=device,
+            profile=profile or "",
+        )
+        try:
+            with interrupts.allowed(), draw.waiting(f"{kata.name} on {device}"):
+                outcome = run_kata(kata, impl=impl, device=device, seed=seed, profile=profile)
+        except BaseException:
+            progress.finish(attempt, "aborted", "interrupted", checks=(), measurements=(),
+                            versions={}, duration_s=0.0)  # fmt: skip
+            raise
+        if not file.is_file() or sha256(file) != code_hash:
+            outcome = replace(outcome, status="error", reason=EDITED.format(file=file.name))
+        progress.finish(
+            attempt,
+            outcome.status,
+            outcome.reason,
+            checks=outcome.checks,
+            measurements=outcome.measurements,
+            versions=outcome.versions,
+            duration_s=outcome.duration_s,
+            seed=outcome.seed,
+            profile=outcome.profile,
+        )
+    if outcome.device_problem:
+        raise DeviceError(
+            f"{kata.name}: {outcome.reason}. Since then the GPU fails a tiny launch: expected an "
+            f"answer, found {outcome.device_problem}. Reset it (nvidia-smi --gpu-reset, or a "
+            "restart) before the next kata."
+        )
     return outcome
 
 

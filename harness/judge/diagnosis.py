@@ -6,7 +6,7 @@ been found wrong. A cause is named when its signature fits, else none is.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch

@@ -1,6 +1,6 @@
 """Memory that tells on its users: poisoned outputs, and guard bands around every tensor."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -24,7 +24,10 @@ NAN_BITS = {
 # NumPy arrays of other dtypes are left as they are
 _TORCH_DTYPES = {
     name: getattr(torch, name)
-    for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+    for name in (
+        *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+    )
 }
 
 
@@ -155,12 +158,3 @@ def poison_array(array: np.ndarray[Any, Any], pattern: str) -> np.ndarray[Any, A
     if known is not None:
         array[...] = poisoned(1, known, torch.device("cpu"), pattern).numpy()
     return array
-
-
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """`value` with `change` applied to each tensor in it (tuples and lists are entered)."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(item, change) for item in value)
-    return value

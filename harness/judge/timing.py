@@ -1,104 +1,123 @@
 """
 Time on a device, honestly: warm, cold caches, medians with their interval, both sides in one run.
 
-Every clock is passed in, so that the protocol itself is tested without a GPU.
+Every clock and every probe is passed in, so that the protocol itself is tested without a GPU.
+docs/timing.md says why it is as it is.
 """
 
 import math
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
+
+import torch
+
+from harness.judge.device_state import DeviceState, Probe, settled_state
 
 Call = Callable[[], object]
+Times = list[list[float]]  # seconds, one list for each call
 
 WARM_UP_S, WARM_UP_CALLS = 0.2, 10
 LEAST_SAMPLES, LEAST_S, MOST_S = 30, 0.3, 10.0
-BATCH = 10  # rounds between two synchronisations
+BATCH = 10  # rounds between two synchronisations, at least
+GROWTH = 0.1  # or this share of the rounds so far, so that the checks between stay few
 PRECISION = 0.01  # stop once the interval of the median is this narrow, relative to the median
 
+CHECK_EVERY = 10  # batches
+CHECK_S, CHECK_MOST_CALLS, CHECK_TRIES = 0.01, 100, 3
+# the host notices an idle device a little late, and is itself kept waiting now and then
+CHECK_SLACK_S, CHECK_SLACK = 0.5e-3, 0.1
 
-class Clock(Protocol):
+
+class Clock(ABC):
     """Something that can say how long calls take on the device they run on."""
 
-    def now(self) -> float:
-        """Host seconds, for budgets only."""
-
-    def time_rounds(self, calls: Sequence[Call], rounds: int, before: Call) -> list[list[float]]:
-        """Seconds of each call in each round, one list per call; `before` runs untimed ahead."""
-
-    def wait(self) -> None:
-        """Return when the device is idle."""
-
-
-class HostClock:
-    """For code that runs where Python runs."""
-
-    def now(self) -> float:
-        """Seconds of the monotonic high-resolution clock."""
-        return time.perf_counter()
-
-    def time_rounds(self, calls: Sequence[Call], rounds: int, before: Call) -> list[list[float]]:
-        """Seconds by the host's clock."""
-        times: list[list[float]] = [[] for _ in calls]
-        for _ in range(rounds):
-            for kept, call in zip(times, calls, strict=True):
-                before()
-                start = time.perf_counter()
-                call()
-                kept.append(time.perf_counter() - start)
-        return times
-
-    def wait(self) -> None:
-        """Nothing is asynchronous here."""
-
-
-class EventClock:
-    """For a CUDA or ROCm device: events around each call, one synchronisation per batch."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self.cuda: Any = torch.cuda
+    # whether a call may return before its work is done
+    asynchronous: ClassVar[bool] = False
 
     def now(self) -> float:
         """Host seconds."""
         return time.perf_counter()
 
-    def time_rounds(self, calls: Sequence[Call], rounds: int, before: Call) -> list[list[float]]:
-        """
-        Device seconds; the host never waits inside the batch.
+    @abstractmethod
+    def mark(self) -> Any:  # noqa: ANN401 -- each clock's own
+        """A point in the device's queue of work."""
 
-        One untimed round goes first, so that the device's queue is full when timing starts and
-        the host's launch time hides behind work that is already queued.
+    @abstractmethod
+    def between(self, start: Any, stop: Any) -> float:  # noqa: ANN401
+        """Seconds of the device from mark to mark, both of them passed."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when the device is idle, on every stream."""
+
+    def time_rounds(self, calls: Sequence[Call], rounds: int, before: Call) -> Times:
         """
-        for call in calls:
-            before()
-            call()
-        events: list[list[Any]] = [[] for _ in calls]
-        for _ in range(rounds):
-            for kept, call in zip(events, calls, strict=True):
+        Seconds of each call in each round; `before` runs untimed ahead of each.
+
+        The host never waits inside. Where it runs ahead of the device, one untimed round goes
+        first, so that the queue is full when timing starts and launches hide behind it.
+        """
+        if self.asynchronous:
+            for call in calls:
                 before()
-                start, stop = (self.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
                 call()
-                stop.record()
-                kept.append((start, stop))
+        marks: list[list[tuple[Any, Any]]] = [[] for _ in calls]
+        for _ in range(rounds):
+            for kept, call in zip(marks, calls, strict=True):
+                before()
+                start = self.mark()
+                call()
+                kept.append((start, self.mark()))
         self.wait()
-        return [[start.elapsed_time(stop) / 1e3 for start, stop in kept] for kept in events]
+        return [[self.between(start, stop) for start, stop in kept] for kept in marks]
+
+
+class HostClock(Clock):
+    """For code that runs where Python runs."""
+
+    def mark(self) -> float:
+        """The host's time: whatever came before is done."""
+        return time.perf_counter()
+
+    def between(self, start: float, stop: float) -> float:
+        """Seconds by the host's clock."""
+        return stop - start
+
+    def wait(self) -> None:
+        """Nothing is asynchronous here."""
+
+
+class EventClock(Clock):
+    """For a CUDA or ROCm device: events on the current stream."""
+
+    asynchronous = True
+
+    def mark(self) -> torch.cuda.Event:
+        """An event recorded now."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
+        """Seconds between two events, to about half a microsecond."""
+        return float(start.elapsed_time(stop)) / 1e3
 
     def wait(self) -> None:
         """Device-wide: work left on any stream is waited for."""
-        self.cuda.synchronize()
+        torch.cuda.synchronize()
 
 
 def cache_flush(nbytes: int) -> Call:
     """A call that writes `nbytes` on the current CUDA device, pushing everything else out of L2."""
-    import torch
-
     scratch = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     return lambda: scratch.fill_(1)
+
+
+# ---- what was measured ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +157,85 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[low], ordered[high]
 
 
-def measure(call: Call, clock: Clock, *, before: Call = lambda: None) -> Samples:
-    """Time `call` until the median is known to 1 %, within 10 seconds."""
-    return Samples(tuple(_measure_all([call], clock, before, _precise)[0]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCheck:
+    """
+    Some calls back to back, told by two clocks.
+
+    `wall_s` are the host's seconds until the whole device was idle, `device_s` those between
+    marks around the calls. Work that was left outside the marks makes the first much longer.
+    """
+
+    calls: int
+    wall_s: float
+    device_s: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of work that was still running when the marks said that all was done."""
+        return max(0.0, self.wall_s - self.device_s)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the two clocks agree as well as they can."""
+        return self.left_s <= max(CHECK_SLACK_S, CHECK_SLACK * self.wall_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """
+    Every sample of a call, of what it was compared with, and what was seen around them.
+
+    `streams` is the worst check there was; `before` is the device's state ahead of any work of
+    ours, `during` the one while timing. Each is None where it was not asked for or is not known.
+    """
+
+    mine: Samples
+    baseline: Samples | None = None
+    streams: StreamCheck | None = None
+    before: DeviceState | None = None
+    during: DeviceState | None = None
+
+    @property
+    def ratios(self) -> Samples:
+        """How many times faster than the baseline, one for each pair."""
+        assert self.baseline is not None
+        return Samples(tuple(_ratios(self.mine.values, self.baseline.values)))
+
+
+def _ratios(mine: Sequence[float], baseline: Sequence[float]) -> list[float]:
+    return [theirs / own for own, theirs in zip(mine, baseline, strict=True)]
+
+
+# ---- measuring -----------------------------------------------------------------------------
+
+
+def nothing() -> None:
+    """What is done between calls when nothing needs to be."""
+
+
+def measure(
+    call: Call,
+    clock: Clock,
+    *,
+    before: Call = nothing,
+    warmed: Call = nothing,
+    probe: Probe | None = None,
+    most_s: float = MOST_S,
+) -> Timed:
+    """
+    Time `call` until its median is known to 1 %, for `most_s` seconds at the most.
+
+    Args:
+        call: What is timed, again and again.
+        clock: Of the device it runs on.
+        before: Called untimed ahead of each call.
+        warmed: Called once, when the warm-up is over.
+        probe: Reads the device's state, ahead of the warm-up and while timing.
+        most_s: Seconds after which timing ends, however much the samples spread.
+    """
+    session = _Session([call], clock, before, warmed, probe)
+    return session.time(_precise, most_s)
 
 
 def compare(
@@ -148,59 +243,110 @@ def compare(
     baseline: Call,
     clock: Clock,
     *,
-    before: Call = lambda: None,
+    before: Call = nothing,
+    warmed: Call = nothing,
+    probe: Probe | None = None,
     required: float | None = None,
-) -> Samples:
+) -> Timed:
     """
-    How many times faster `call` is than `baseline`: one ratio per interleaved pair.
+    Time `call` and `baseline` in turns, so that a drifting machine slows both alike.
 
-    Interleaving makes a drifting machine slow both sides alike. With `required` it is enough to
-    know on which side of that ratio the median lies; without, both medians to 1 %.
+    With `required` it is enough to know on which side of it the median of their ratios lies;
+    without, both medians are known to 1 %. The other arguments are those of `measure`.
     """
 
-    def known(kept: list[list[float]]) -> bool:
-        if required is None:
-            return _precise(kept)
-        low, high = median_interval(_ratios(kept))
-        return not low <= required <= high
+    def decided(kept: Times) -> bool:
+        low, high = median_interval(_ratios(*kept))
+        return required is not None and not low <= required <= high
 
-    return Samples(tuple(_ratios(_measure_all([call, baseline], clock, before, known))))
-
-
-def _ratios(kept: list[list[float]]) -> list[float]:
-    mine, theirs = kept
-    return [b / a for a, b in zip(mine, theirs, strict=True)]
+    session = _Session([call, baseline], clock, before, warmed, probe)
+    return session.time(_precise if required is None else decided, MOST_S)
 
 
-def _measure_all(
-    calls: list[Call], clock: Clock, before: Call, known: Callable[[list[list[float]]], bool]
-) -> list[list[float]]:
-    start = clock.now()
-    warm = 0
-    while warm < WARM_UP_CALLS or clock.now() - start < WARM_UP_S:
-        for call in calls:
-            before()
+@dataclass
+class _Session:
+    """Calls timed in turns on one device; the first of them is the one under test."""
+
+    calls: Sequence[Call]
+    clock: Clock
+    before: Call
+    warmed: Call
+    probe: Probe | None
+
+    def time(self, enough: Callable[[Times], bool], most_s: float) -> Timed:
+        """Warm up, then time until `enough` of the samples, or until `most_s` are over."""
+        state_before = None if self.probe is None else settled_state(self.probe)
+        self._warm_up()
+        self.warmed()
+        # read while the device is at work
+        reading = None if self.probe is None else self.probe()
+        kept: Times = [[] for _ in self.calls]
+        checks: list[StreamCheck] = []
+        start, batches = self.clock.now(), 0
+        while True:
+            rounds = max(BATCH, int(GROWTH * len(kept[0])))
+            new = self.clock.time_rounds(self.calls, rounds, self.before)
+            for samples, more in zip(kept, new, strict=True):
+                samples.extend(more)
+            if self.clock.asynchronous and batches % CHECK_EVERY == 0:
+                checks.append(check_streams(self.calls[0], self.clock, statistics.median(kept[0])))
+            batches += 1
+            spent_s = self.clock.now() - start
+            if spent_s > most_s:
+                break
+            known = len(kept[0]) >= LEAST_SAMPLES and spent_s >= LEAST_S and enough(kept)
+            if known and (reading is None or reading.done()):
+                break
+        mine, *baseline = (Samples(tuple(samples)) for samples in kept)
+        return Timed(
+            mine=mine,
+            baseline=baseline[0] if baseline else None,
+            streams=max(checks, key=lambda one: (not one.clean, one.left_s), default=None),
+            before=state_before,
+            during=None if reading is None else reading.state(),
+        )
+
+    def _warm_up(self) -> None:
+        """Compile, then call for 200 ms and 10 rounds; the last are still queued at the end."""
+        for call in self.calls:
             call()
-        warm += 1
-        if warm % WARM_UP_CALLS == 0:
-            clock.wait()
-        if clock.now() - start > MOST_S / 2:
-            break
-    clock.wait()
-    kept: list[list[float]] = [[] for _ in calls]
-    start = clock.now()
-    while True:
-        for samples, new in zip(kept, clock.time_rounds(calls, BATCH, before), strict=True):
-            samples.extend(new)
-        spent = clock.now() - start
-        if spent > MOST_S:
-            break
-        if len(kept[0]) >= LEAST_SAMPLES and spent >= LEAST_S and known(kept):
-            break
-    return kept
+        self.clock.wait()
+        start, rounds = self.clock.now(), 0
+        while rounds < WARM_UP_CALLS or self.clock.now() - start < WARM_UP_S:
+            if rounds % WARM_UP_CALLS == 0:
+                self.clock.wait()  # or the host would queue seconds of work within these 200 ms
+            for call in self.calls:
+                self.before()
+                call()
+            rounds += 1
+            if self.clock.now() - start > MOST_S / 2:
+                break
 
 
-def _precise(kept: list[list[float]]) -> bool:
+def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
+    """
+    Hold the device's clock against the wall's over some calls that take `seconds` each.
+
+    A host that was kept waiting looks like work left behind, so a suspicion is looked into twice
+    more; what is left behind by every call is found every time.
+    """
+    calls = max(2, min(CHECK_MOST_CALLS, round(CHECK_S / max(seconds, 1e-6))))
+    for _ in range(CHECK_TRIES):
+        clock.wait()
+        start_s = clock.now()
+        start = clock.mark()
+        for _ in range(calls):
+            call()
+        stop = clock.mark()
+        clock.wait()
+        wall_s = clock.now() - start_s
+        found = StreamCheck(calls=calls, wall_s=wall_s, device_s=clock.between(start, stop))
+        if found.clean:
+            break
+    return found
+
+
+def _precise(kept: Times) -> bool:
     for samples in kept:
         low, high = median_interval(samples)
         if high - low > PRECISION * statistics.median(samples):

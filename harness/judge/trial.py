@@ -1,20 +1,22 @@
 """One implementation tried on one kata's own inputs: run, checked, counted and timed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.errors import MetadataError
-from harness.hardware import Cost, Profile, speed_of_light
-from harness.judge import timing
+from harness.hardware import Cost, Profile
+from harness.judge import kernels, timing
 from harness.judge.correctness import assert_matches
-from harness.judge.memory import Guarded, poisoned_allocations
+from harness.judge.device_state import Probe, smi_probe
+from harness.judge.guarded import GuardedCall, Inputs, Order
+from harness.judge.memory import NAN
+from harness.judge.spot_check import DrawnCall, SpotCheck
 from harness.judge.submission import Submission
 from harness.judge.threshold import Verdict, judge_cost, judge_ratio, judge_roofline
 from harness.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from harness.meters.compiled import KernelFacts
 
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
-Inputs = dict[str, Any]
-Order = Literal["forward", "reversed"]
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
 
 
@@ -52,6 +52,17 @@ class Trial:
     compile: Compile
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """Names of the oracle's functions that give the answer away."""
+        rivals = [one.against for one in self.submission.kata.speed if one.against is not None]
+        return ("reference", "same_precision", *rivals)
+
+    @property
+    def watchable(self) -> bool:
+        """Whether launches can be watched, and left out."""
+        return self.device == "cpu" and self.submission.kata.backend in kernels.SIMULATED
+
+    @property
     def simulated(self) -> bool:
         """Whether kernels run on a simulator, where order is ours and work can be counted."""
         return self.device == "cpu" and self.submission.kata.backend in ("triton", "gluon", "numba")
@@ -70,7 +81,7 @@ class Trial:
             )
         return inputs
 
-    def prepare(self, case: Case, seed_offset: int) -> "GuardedCall":
+    def prepare(self, case: Case, seed_offset: int) -> GuardedCall:
         """The entry function with the inputs of `case`, fenced and poisoned."""
         return GuardedCall(self, self.inputs(case, seed_offset))
 
@@ -97,147 +108,88 @@ class Trial:
 
         return traffic_meter(order=order)
 
+    def failures(self) -> AbstractContextManager[list[str]]:
+        """Collect what launches raise, where they can be watched."""
+        if not self.watchable:
+            return nullcontext([])
+        return kernels.failures_noted(self.submission.kata.backend)
+
     def judge_cost(self, threshold: CostThreshold) -> Verdict:
-        """Measure a `[[cost]]` entry on its own case and hold it against its limit."""
+        """Measure a `[[cost]]` entry on its own case, in a call whose answer is checked."""
         assert threshold.case is not None
         if threshold.meter in STATIC_METERS:
             assert threshold.target is not None
-            kernels = self.compile(threshold.target, threshold.case)
-            value, ideal = _static_value(threshold, kernels, self.profile), None
+            facts = self.compile(threshold.target, threshold.case)
+            value, ideal = _static_value(threshold, facts, self.profile), None
         else:
-            inputs = self.inputs(threshold.case)
-            with self.ordered("forward") as meter:
-                self.submission.entry(**inputs)
-            value = _counted(threshold.meter, meter)
-            least = self.oracle.cost(**inputs) if threshold.bound is not None else Cost()
+            call = self.prepare(threshold.case, 0)
+            result = call.run(pattern=NAN)
+            value = _counted(threshold.meter, call.meter)
+            call.assert_right(result)
+            least = self.oracle.cost(**call.original) if threshold.bound is not None else Cost()
             ideal = least.bytes / 32 if threshold.meter == "sectors" else least.bytes
         verdict = judge_cost(threshold, value, ideal)
         self.record_verdict(threshold.name, threshold.meter, verdict)
         return verdict
 
     def judge_speed(self, threshold: SpeedThreshold) -> Verdict:
-        """Time a `[[speed]]` entry on its own case, then check the timed answer."""
+        """Time a `[[speed]]` entry on its own case, then check one of the timed answers."""
         inputs = self.inputs(threshold.case)
         arguments = self.launchable(inputs)
+        check = SpotCheck(self.submission.entry, arguments, writes=self.submission.kata.writes)
+        clock, flush, probe = self._instruments()
 
-        def call() -> object:
-            return self.submission.entry(**arguments)
+        def before() -> None:
+            check.before()
+            flush()
 
-        clock, before = self._clock()
         required = threshold.required(self.profile.id)
         if threshold.kind == "baseline":
             assert threshold.against is not None
             baseline = getattr(self.oracle, threshold.against)
-            samples = timing.compare(
-                call,
+            timed = timing.compare(
+                check.call,
                 lambda: baseline(**arguments),
                 clock,
                 before=before,
+                probe=probe,
                 # a shared CPU never settles to 1 %: there the verdict is enough
                 required=required if self.device == "cpu" else None,
             )
-            verdict = judge_ratio(samples, required, threshold.name)
+            verdict = judge_ratio(timed, self.profile, required, threshold.name)
         else:
-            samples = timing.measure(call, clock, before=before)
+            timed = timing.measure(check.call, clock, before=before, probe=probe)
             dtype = threshold.dtype or str(threshold.case.get("dtype", "float32"))
-            ideal_s = speed_of_light(self.oracle.cost(**inputs), dtype, self.profile)
-            verdict = judge_roofline(samples, ideal_s, required, threshold.name)
-        assert_matches(call(), self.oracle.reference(**inputs), same_precision=self.trusted(inputs))
-        detail = {"samples": len(samples.values), "p10": samples.quantile(0.1),
-                  "median": samples.median, "p90": samples.quantile(0.9)}  # fmt: skip
-        self.record_verdict(threshold.name, threshold.kind, verdict, detail)
+            cost = self.oracle.cost(**inputs)
+            verdict = judge_roofline(timed, cost, dtype, self.profile, required, threshold.name)
+        self._assert_right_while_timed(check.drawn())
+        self.record_verdict(threshold.name, threshold.kind, verdict)
         return verdict
 
-    def record_verdict(
-        self, name: str, meter: str, verdict: Verdict, detail: Mapping[str, Any] | None = None
-    ) -> None:
+    def _assert_right_while_timed(self, call: DrawnCall) -> None:
+        __tracebackhide__ = True
+        changed = ", ".join(call.changed)
+        assert not changed, f"input {changed} was written to while timed: expected it unchanged"
+        want = self.oracle.reference(**call.inputs)
+        trusted = self.trusted(call.inputs)
+        assert_matches(call.result, want, same_precision=trusted, name="timed result")
+
+    def record_verdict(self, name: str, meter: str, verdict: Verdict) -> None:
         """Hand one judged threshold to whoever keeps the attempt."""
-        fields = asdict(verdict)
-        self.record({"name": name, "meter": meter, **fields, "detail": dict(detail or {})})
+        self.record({"name": name, "meter": meter, **asdict(verdict)})
 
     def trusted(self, inputs: Inputs) -> Any:  # noqa: ANN401
         """The same formula in the working precision, where the oracle has it."""
         formula = getattr(self.oracle, "same_precision", None)
         return None if formula is None else formula(**inputs)
 
-    def _clock(self) -> tuple[timing.Clock, timing.Call]:
+    def _instruments(self) -> tuple[timing.Clock, timing.Call, Probe | None]:
+        """A clock, what to do between calls, and a probe of the device's state."""
         if self.device == "cpu":
             # a second thread on a busy machine times the neighbours
             torch.set_num_threads(1)
-            return timing.HostClock(), lambda: None
-        return timing.EventClock(), timing.cache_flush(2 * self.profile.llc_bytes)
-
-
-@dataclass
-class GuardedCall:
-    """One set of inputs inside guard bands, and what the calls on it did to memory."""
-
-    trial: Trial
-    original: Inputs
-    guards: dict[str, Guarded] = field(default_factory=dict)
-    broken: int = 0
-
-    def __post_init__(self) -> None:
-        """Move every tensor and array into its own fenced buffer."""
-        self.fenced: Inputs = {}
-        for name, value in self.original.items():
-            if isinstance(value, torch.Tensor):
-                self.guards[name] = Guarded(value)
-                self.fenced[name] = self.guards[name].tensor
-            elif isinstance(value, np.ndarray) and self.trial.device == "cpu":
-                self.guards[name] = Guarded(torch.from_numpy(value))
-                self.fenced[name] = self.guards[name].tensor.numpy()
-            else:
-                self.fenced[name] = value
-
-    def run(self, *, pattern: str, order: Order = "forward", checked: bool = False) -> Any:  # noqa: ANN401
-        """Call the entry function on poisoned memory; `checked` enforces its annotations."""
-        entry = self.trial.submission.entry
-        if checked:
-            from beartype import beartype
-            from jaxtyping import jaxtyped
-
-            entry = jaxtyped(entry, typechecker=beartype)
-        arguments = self.trial.launchable(self.fenced)
-        forbidden = ForbiddenOps(self.trial.submission.kata.forbidden)
-        with self.trial.ordered(order), poisoned_allocations(pattern) as memory, forbidden:
-            result = entry(**arguments)
-        if self.trial.device == "cuda":
-            torch.cuda.synchronize()
-        self.broken += memory.broken()
-        return result
-
-    def refill(self, inputs: Inputs) -> None:
-        """Write new values into the storage that earlier calls saw."""
-        self.original = inputs
-        for name, guarded in self.guards.items():
-            guarded.tensor.copy_(torch.as_tensor(inputs[name]))
-
-    def assert_right(self, result: Any) -> None:  # noqa: ANN401
-        """Compare with the oracle, computed on untouched copies of the inputs."""
-        __tracebackhide__ = True
-        want = self.trial.oracle.reference(**self.original)
-        assert_matches(result, want, same_precision=self.trial.trusted(self.original))
-
-
-class ForbiddenOps(TorchDispatchMode):
-    """While active, the aten ops that the kata is about may not be called."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 -- torch's own signature
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Refuse a forbidden op, pass on every other."""
-        name = str(func.overloadpacket)
-        assert name not in self.names, f"{name} was called: this kata is about writing it yourself"
-        return func(*args, **(kwargs or {}))
+            return timing.HostClock(), timing.nothing, None
+        return timing.EventClock(), timing.cache_flush(2 * self.profile.llc_bytes), smi_probe()
 
 
 def case_arguments(case: Case, backend: str) -> dict[str, Any]:

@@ -28,30 +28,55 @@ def test_any_row_stride(kata, device, rows, cols, gap):
     assert_matches(y, x.double() * torch.sigmoid(x.double()), same_precision=x * torch.sigmoid(x))
 
 
-def test_strided_rows_are_read_in_place(kata, traffic, dispatch):
-    x = torch.randn(5, 96)[:, :64]
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_strided_rows_are_read_in_place(kata, traffic, dispatch, dtype):
+    # longer than one block of the interpreter, so that each row takes several programs
+    x = torch.randn(3, 5000).to(dtype)[:, :4900]
     with dispatch() as ops, traffic() as moved:
-        kata.fused_silu(x)
-    assert moved.loaded_bytes == 5 * 64 * 4
-    assert ops.allocated_bytes <= 5 * 96 * 4, "more was allocated than the result"
+        y = kata.fused_silu(x)
+    nbytes = x.numel() * x.element_size()
+    assert moved.loaded_bytes == nbytes, "x must be read once, in place, by the kernel"
+    assert ops.allocated_bytes == nbytes, "more was allocated than the result"
+    assert moved.launches == 1, "one launch does for all rows"
+    assert_matches(y, x.double() * torch.sigmoid(x.double()))
+
+
+def test_the_result_is_contiguous_and_stays(kata, device):
+    x = torch.randn(3, 9, device=device)[:, :5]
+    first = kata.fused_silu(x)
+    kept = first.clone()
+    assert first.is_contiguous()
+    kata.fused_silu(x + 1)
+    assert torch.equal(first, kept), "a second call wrote over the first result"
 
 
 def test_traffic_counts_passes(kata):
     assert kata.traffic(16384, 8192, 2, fused=True) == 2 * 16384 * 8192 * 2
-    assert kata.traffic(16384, 8192, 2, fused=False) == 5 * 16384 * 8192 * 2
+    assert kata.traffic(16384, 8192, 4, fused=False) == 5 * 16384 * 8192 * 4
 
 
-def test_bandwidth_utilization_of_a_perfect_kernel_is_one(kata, profile):
-    nbytes = 2 * 1000 * 4096 * 4
-    share = kata.bandwidth_utilization(1000, 4096, 4, nbytes / profile.bandwidth, profile)
-    assert share == pytest.approx(1.0, rel=1e-12)
+@pytest.mark.parametrize("share", [0.25, 1.0, 1.6])
+def test_bandwidth_utilization_is_the_share_of_the_profile(kata, profile, share):
+    seconds = 2 * 1000 * 4096 * 4 / profile.bandwidth / share
+    found = kata.bandwidth_utilization(1000, 4096, 4, seconds, profile)
+    assert found == pytest.approx(share, rel=1e-12)
 
 
-def test_integers_are_refused(kata, device):
-    with pytest.raises(ValueError, match="x"):
-        kata.fused_silu(torch.ones(2, 2, dtype=torch.int32, device=device))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
+def test_other_dtypes_are_refused(kata, device, dispatch, dtype):
+    x = torch.ones(2, 2, dtype=dtype, device=device)
+    with dispatch() as ops, pytest.raises(ValueError, match=r"\bx\b"):
+        kata.fused_silu(x)
+    assert ops.allocated_bytes == 0, "allocated before it checked"
 
 
 def test_strided_columns_are_refused(kata, device):
-    with pytest.raises(ValueError, match="contiguous"):
-        kata.fused_silu(torch.ones(4, 8, device=device)[:, ::2])
+    for x in (torch.ones(4, 9, device=device)[:, ::3], torch.ones(4, 8, device=device).T):
+        with pytest.raises(ValueError, match="contiguous"):
+            kata.fused_silu(x)
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 2, 3)])
+def test_only_matrices_are_taken(kata, device, shape):
+    with pytest.raises(ValueError, match=r"\bx\b"):
+        kata.fused_silu(torch.ones(shape, device=device))

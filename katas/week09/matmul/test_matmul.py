@@ -136,6 +136,7 @@ def tile_order(kata, device, num_m, num_n, group_m):
     return [tuple(tile) for tile in tiles.tolist()]
 
 
+@settings(max_examples=12)
 @given(num_m=st.integers(1, 7), num_n=st.integers(1, 5), group_m=st.sampled_from([1, 2, 3, 8]))
 def test_each_tile_has_one_program(kata, device, num_m, num_n, group_m):
     tiles = tile_order(kata, device, num_m, num_n, group_m)

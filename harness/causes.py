@@ -1,0 +1,56 @@
+"""Why a test failed, in one line: the causes that need naming, and a compiler's own words."""
+
+import re
+from itertools import pairwise
+
+DEVICE_FAULT = "device fault"
+_TYPE = r"^(?:\S+ does not import: )?(?:\w+\.)*"  # what an exception's line may open with
+_PATTERNS = {
+    "device out of memory": re.compile(
+        _TYPE + r"\w*Error: .*(?:CUDA_ERROR_OUT_OF_MEMORY|(?:CUDA|HIP)\b.* out of memory)"
+    ),
+    DEVICE_FAULT: re.compile(
+        _TYPE + r"\w*Error: .*(?:illegal memory access|misaligned address|illegal instruction"
+        r"|unspecified launch failure|device-side assert|memory access fault"
+        r"|CUDA_ERROR_(?:ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ASSERT))"
+    ),
+    # one that a learner raises says why; the interpreter's own does not
+    "host out of memory": re.compile(
+        _TYPE + r"(?:MemoryError:?\s*(?:\(line|$)|_ArrayMemoryError\b"
+        r"|\w*Error: .*(?:can't allocate memory|Cannot allocate memory|std::bad_alloc))"
+    ),
+    "compile error": re.compile(
+        _TYPE + r"(?:CompilationError|CompileFailed|NVRTCError|PTXASError|TypingError"
+        r"|LoweringError)\b|^\S+: expected \w+ to build its kernels for "
+    ),
+}
+_TELLING = re.compile(r"error|cannot|invalid|undefined|untyped", re.I)
+_MOST = 400  # characters of a compiler's words
+
+
+def cause_of(text: str) -> str | None:
+    """The cause that the first line of an error stands for; None for an ordinary failure."""
+    first = text.partition("\n")[0]
+    return next((name for name, pattern in _PATTERNS.items() if pattern.search(first)), None)
+
+
+def in_one_line(text: str) -> str:
+    """An error's first line behind its cause, if it has one, and the lines that explain it."""
+    lines = [line.strip() for line in text.splitlines()] or [""]
+    cause = cause_of(text)
+    if cause is None:
+        return lines[0]
+    words = " | ".join(_compiler_lines(lines)) if cause == "compile error" else lines[0]
+    return f"{cause}: {words[:_MOST]}"
+
+
+def stated_cause(message: str) -> str | None:
+    """The cause that a line made by `in_one_line` opens with."""
+    return next((name for name in _PATTERNS if message.startswith(f"{name}: ")), None)
+
+
+def _compiler_lines(lines: list[str]) -> list[str]:
+    """The first line, each one that a caret points at and each that speaks of an error."""
+    pointed_at = {above for above, below in pairwise(lines) if below and not below.strip("^~")}
+    kept = [line for line in lines[1:] if line in pointed_at or _TELLING.search(line)]
+    return list(dict.fromkeys(lines[:1] + kept))

@@ -1,0 +1,156 @@
+"""A call inside guard bands and on poisoned memory, and what may be said of its answer."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.judge import kernels
+from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts
+from harness.judge.correctness import assert_matches, diagnose_runs
+from harness.judge.honesty import nothing_left_behind, sealed
+from harness.judge.memory import NAN, ZERO, Guarded, poisoned_allocations
+
+if TYPE_CHECKING:
+    from harness.judge.trial import Trial
+
+Inputs = dict[str, Any]
+Order = Literal["forward", "reversed"]
+
+
+@dataclass
+class GuardedCall:
+    """
+    One set of inputs inside guard bands, and what the calls on it did to memory.
+
+    Attributes:
+        trial: Whose code is called, and where.
+        original: The inputs, as the oracle made them; never handed out.
+        guards: The fenced copies that are.
+        broken: Elements written outside the memory asked for, over all calls.
+        arguments: What the last call was given.
+        meter: What counted the last call, on a simulator.
+    """
+
+    trial: "Trial"
+    original: Inputs
+    guards: dict[str, Guarded] = field(default_factory=dict)
+    broken: int = 0
+    arguments: Inputs = field(default_factory=dict)
+    meter: Any = None
+
+    def __post_init__(self) -> None:
+        """Move every tensor and array into its own fenced buffer."""
+        self.fenced: Inputs = {}
+        self._returned: Any = None
+        for name, value in self.original.items():
+            if isinstance(value, torch.Tensor):
+                self.guards[name] = Guarded(value)
+                self.fenced[name] = self.guards[name].tensor
+            elif isinstance(value, np.ndarray) and self.trial.device == "cpu":
+                self.guards[name] = Guarded(torch.from_numpy(value))
+                self.fenced[name] = self.guards[name].tensor.numpy()
+            else:
+                self.fenced[name] = value
+
+    def run(self, *, pattern: str, order: Order = "forward", checked: bool = False) -> Any:  # noqa: ANN401
+        """Call the entry function on poisoned memory; `checked` enforces its annotations."""
+        entry = self.trial.submission.entry
+        if checked:
+            from beartype import beartype
+            from jaxtyping import jaxtyped
+
+            entry = jaxtyped(entry, typechecker=beartype)
+        self.arguments = self.trial.launchable(self.fenced)
+        with nothing_left_behind(), sealed(self.trial.oracle, self.trial.answers):
+            with ExitStack() as around:
+                self.meter = around.enter_context(self.trial.ordered(order))
+                failures = around.enter_context(self.trial.failures())
+                memory = around.enter_context(poisoned_allocations(pattern))
+                around.enter_context(ForbiddenOps(self.trial.submission.kata.forbidden))
+                result = entry(**self.arguments)
+            # at once, behind whatever the call has put into the current stream
+            self._returned = copied(result)
+        assert not failures, f"a kernel failed and the failure was hidden: {failures[0]}"
+        if self.trial.device == "cuda":
+            torch.cuda.synchronize()
+        self.broken += memory.broken()
+        return result
+
+    def refill(self, inputs: Inputs) -> None:
+        """Write new values into the storage that earlier calls saw."""
+        self.original = inputs
+        for name, guarded in self.guards.items():
+            guarded.tensor.copy_(torch.as_tensor(inputs[name]))
+
+    def assert_right(self, result: Any) -> None:  # noqa: ANN401
+        """Check the form of an answer, then compare it with the oracle's on untouched inputs."""
+        __tracebackhide__ = True
+        assert_sound(result, self.arguments, writes=self.trial.submission.kata.writes)
+        want = self.trial.oracle.reference(**self.original)
+        changed = [bool(differs) for differs in differences(result, self._returned)]
+        assert not any(changed), (
+            "the result changed after the call had returned: work was left on another thread, "
+            "process or stream"
+        )
+        assert_matches(result, want, same_precision=self.trial.trusted(self.original))
+
+    def assert_from_kernels(self, result: Any) -> None:  # noqa: ANN401
+        """
+        Check that an answer is the kernels' work: without them it must not come out right.
+
+        Only a simulator can tell, and an answer without elements needs no kernel. The inputs are
+        written anew.
+        """
+        __tracebackhide__ = True
+        tensors = [as_tensor(part) for _, part in parts(result, "")]
+        if not self.trial.watchable or all(one is not None and not one.numel() for one in tensors):
+            return
+        backend = self.trial.submission.kata.backend
+        launches = self.meter.launches
+        assert launches, f"no kernel was launched: expected the answer from a {backend} kernel"
+        self.refill(self.original)
+        try:
+            with kernels.left_out(backend, at_most=launches), poisoned_allocations(ZERO):
+                without = self.trial.submission.entry(**self.arguments)
+            want = self.trial.oracle.reference(**self.original)
+            assert_matches(without, want, same_precision=self.trial.trusted(self.original))
+        except Exception:  # noqa: BLE001 -- however it goes wrong, it needs its kernels
+            return
+        raise AssertionError(
+            "the answer comes out right when no kernel does anything: expected it from the kernels"
+        )
+
+    def assert_repeats(self, times: int = 50) -> None:
+        """Check that the same inputs give the same bits, so many times, in either order."""
+        __tracebackhide__ = True
+        first = copied(self.run(pattern=NAN))
+        for at in range(2, times + 1):
+            self.refill(self.original)
+            again = self.run(pattern=NAN, order="forward" if at % 2 else "reversed")
+            difference = diagnose_runs(first, again)
+            assert not difference, f"run {at} of {times} on the same inputs: {difference}"
+
+
+class ForbiddenOps(TorchDispatchMode):
+    """While active, the aten ops that the kata is about may not be called."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = names
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 -- torch's own signature
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Refuse a forbidden op, pass on every other."""
+        name = str(func.overloadpacket)
+        assert name not in self.names, f"{name} was called: this kata is about writing it yourself"
+        return func(*args, **(kwargs or {}))
