@@ -33,10 +33,14 @@ def cache_folder() -> Path:
 
 
 def session_profile(root: Path, asked: str | None, device: str, kata: Kata | None) -> Profile:
-    """The profile asked for, else the device's, else the one the kata simulates, else the CPU's."""
-    folder = root / "hardware_profiles"
+    """
+    The profile asked for, else the device's, else the one the kata simulates, else the CPU's.
+
+    What `kata profile calibrate` measured on this machine is in it.
+    """
+    folder, calibrated = root / "hardware_profiles", home_folder(root) / "calibrated"
     if asked:
-        return find_profile(folder, asked)
+        return find_profile(folder, asked, calibrated=calibrated)
     if device == "cuda":
         import torch
 
@@ -44,13 +48,14 @@ def session_profile(root: Path, asked: str | None, device: str, kata: Kata | Non
         amd = getattr(properties, "gcnArchName", "").split(":")[0]
         nvidia = f"sm_{properties.major}{properties.minor}"
         return detect_profile(
-            load_profiles(folder),
+            load_profiles(folder, calibrated=calibrated),
             torch.cuda.get_device_name(0),
             arch=amd or nvidia,
             sms=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
         )
-    return find_profile(folder, kata.profile if kata and kata.profile else "cpu")
+    simulated = kata.profile if kata and kata.profile else "cpu"
+    return find_profile(folder, simulated, calibrated=calibrated)
 
 
 def missing_extra(kata: Kata) -> str | None:

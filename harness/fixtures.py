@@ -16,6 +16,7 @@ from harness.catalog import find_root
 from harness.environment import cache_folder, session_profile
 from harness.errors import HarnessError, UsageProblem
 from harness.hardware import Profile
+from harness.judge.honesty import watched
 from harness.judge.submission import Submission, load_module
 from harness.judge.threshold import judge_cost
 from harness.kata import Case, Kata, kata_of
@@ -36,7 +37,8 @@ def submission(request: pytest.FixtureRequest) -> Submission:
 def kata(submission: Submission) -> ModuleType:
     """The module under test: ``kata.fused_silu(x)``."""
     try:
-        return submission.module
+        with watched(submission):
+            return submission.module
     except HarnessError as error:
         pytest.fail(error.message, pytrace=False)
     except NotImplementedError:

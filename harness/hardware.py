@@ -83,6 +83,15 @@ def _with_calibrated(profile: Profile, folder: Path | None) -> Profile:
     if folder is None or not calibrated_file(folder, profile.id).is_file():
         return profile
     path = calibrated_file(folder, profile.id)
+    try:
+        return replace(profile, measured={**profile.measured, **_read_calibrated(path, profile)})
+    except MetadataError as error:
+        raise MetadataError(
+            f"{error.message}\nDelete the file, then: kata profile calibrate"
+        ) from None
+
+
+def _read_calibrated(path: Path, profile: Profile) -> dict[str, float]:
     data = read_toml(path)
     with Problems(path) as problems:
         _check_positive(data, problems)
@@ -98,7 +107,7 @@ def _with_calibrated(profile: Profile, folder: Path | None) -> Profile:
         table.done()
         for key, expected, figure in profile_mismatch(profile, found):
             problems.add(key, expected, figure)
-    return replace(profile, measured={**profile.measured, **found})
+    return found
 
 
 def profile_mismatch(profile: Profile, measured: Mapping[str, float]) -> list[tuple[str, str, str]]:

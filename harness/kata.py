@@ -36,7 +36,8 @@ class CostThreshold:
     A counted limit.
 
     Exactly one of `bound` (times the least possible, from the oracle's `cost`), `at_most`,
-    `at_least` and `exactly` is set. With a `case` the harness measures; without, a test of the kata reports.
+    `at_least` and `exactly` is set. With a `case` the harness measures; without, a test of the
+    kata reports.
     """
 
     name: str
@@ -200,7 +201,8 @@ def _cost(row: Table) -> CostThreshold:
     limits = (threshold.bound, threshold.at_most, threshold.at_least, threshold.exactly)
     given = [limit for limit in limits if limit is not None]
     if len(given) != 1:
-        row.problems.add(row.where, "exactly one of bound, at_most, at_least, exactly", f"{len(given)}")
+        expected = "exactly one of bound, at_most, at_least, exactly"
+        row.problems.add(row.where, expected, len(given))
     if threshold.case is not None and meter in REPORTED_METERS:
         row.problems.add(f"{row.where}case", f"none: `{meter}` is reported by a test", "a case")
     if meter in STATIC_METERS and (target is None or threshold.case is None):

@@ -6,10 +6,10 @@ and outlives whoever called it:
 
     python keeper.py LINE MEMORY_BYTES COMMAND...
 
-LINE is one end of a socket. When the command ends, its exit code is written there as text (negative:
-the signal that ended it). When the other end closes, because the time is over or because the caller
-was killed, the command is stopped. Either way nothing that the command started lives on: not a
-thread that hangs in C, not a grandchild, and on Linux not even one in a session of its own.
+LINE is one end of a socket. When the command ends, its exit code is written there as text, a signal
+as a negative one. When the other end closes, because the time is over or because the caller was
+killed, the command is stopped. Either way nothing that it started lives on: not what hangs in C,
+not a grandchild, and on Linux not even one in a session of its own.
 """
 
 import ctypes

@@ -98,10 +98,11 @@ def rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "threshold": found["name"],
             "value": found["value"],
             "limit": found["limit"],
-            "median_us": found["detail"].get("median", 0.0) * 1e6,
+            "median_us": found["detail"]["median"] * 1e6 if found["meter"] == "roofline" else None,
             "outcome": found["detail"]["outcome"],
         }
         for one in results
         for kata, result in one["katas"].items()
         for found in result["measurements"]
+        if found["meter"] in ("roofline", "baseline")
     ]

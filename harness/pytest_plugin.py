@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +26,13 @@ from harness.environment import (
     session_profile,
 )
 from harness.errors import HarnessError
+from harness.judge.honesty import protect, watched
 from harness.judge.matrix import MatrixState
 from harness.judge.submission import Submission, submissions
 from harness.kata import Case, Kata, kata_of
 from harness.record import recorder_for
 
-pytest_plugins = ["harness.fixtures"]
+pytest_plugins = ["harness.fixtures", "harness.benchmarks"]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
 
 
@@ -76,6 +78,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the record, and hypothesis' profile for katas."""
     path = config.getoption("--record")
+    if path:
+        protect(Path(path))
     if path and "PYTEST_XDIST_WORKER" not in os.environ:
         device = os.environ["KATA_DEVICE"]
         asked = config.getoption("--profile")
@@ -206,10 +210,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """One clear line for a stub, instead of the traceback of its NotImplementedError."""
     start = time.process_time()
+    submission = _submission_of(pyfuncitem)
     try:
-        return (yield)
+        with watched(submission, pyfuncitem.module) if submission else nullcontext():
+            return (yield)
     except NotImplementedError:
-        submission = _submission_of(pyfuncitem)
         if submission is None:
             raise
         message = submission.stub_message

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.causes import DEVICE_FAULT, stated_cause
 from harness.environment import device_present
+from harness.files import explained
 from harness.kata import Kata
 from harness.processes import child_environment as child_environment
 from harness.processes import readable, run_watched
@@ -27,6 +28,11 @@ COMPILE_S = 60.0
 EXIT_S = 10.0  # from the last test to the end of the process
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
 TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
+
+# a skip that opens with one of these is a check that was judged, and came to no verdict
+UNDECIDED = {"AMBIGUOUS": "ambiguous", "NOT GRADED": "not_graded"}
+
+INTERNAL = "INTERNALERROR>"  # how pytest's own trouble is printed
 
 Event = dict[str, Any]
 
@@ -100,7 +106,7 @@ def run_kata(
     that carries this run's nonce counts as a verdict; the child's exit code does not.
     """
     nonce = secrets.token_hex(16)
-    with tempfile.TemporaryDirectory(prefix="kata-") as folder:
+    with _scratch_folder() as folder:
         record = Path(folder) / "record.jsonl"
         command = pytest_command(
             [kata.folder],
@@ -127,6 +133,11 @@ def run_kata(
     if device == "cuda" and status in ("crashed", "timed_out"):
         return replace(outcome, device_problem=device_problem())
     return outcome
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    with explained(Path(tempfile.tempdir or "TMPDIR"), "a folder for temporary files"):
+        return tempfile.TemporaryDirectory(prefix="kata-")
 
 
 class Watch:
@@ -213,22 +224,27 @@ def verdict(
         watch: What was followed while it ran.
     """
     checks = [_check(event) for event in events if event["event"] == "check"]
-    session = _first(events, "session")
-    if exit_code is None and watch.phase != "exit":
-        return "timed_out", _overdue_words(events, watch)
-    if exit_code is not None and exit_code < 0:
-        return "crashed", _signal_words(-exit_code, _where(events), output)
-    if not _first(events, "starting") and (_first(events, "end") or "INTERNALERROR>" in output):
-        return "error", f"no check was judged: {_last_words(output)}"
-    if not _first(events, "end") or len(checks) != session.get("tests"):
-        if "INTERNALERROR>" in output:
-            return "error", f"the judge could not go on {_where(events)}: {_last_words(output)}"
-        ended = f"ended with exit code {exit_code} {_where(events)}"
-        return "crashed", f"{ended}, before the tests were through"
-    status, reason = _judged(checks, output)
+    ended = bool(_first(events, "end"))
+    if ended and len(checks) == _first(events, "session").get("tests"):
+        status, reason = _judged(checks, output)
+        return status, reason + _afterwards(exit_code)
     if exit_code is None:
-        reason += "; a thread or process that it left running was stopped"
-    return status, reason
+        return "timed_out", _overdue_words(events, watch)
+    if exit_code < 0:
+        return "crashed", _signal_words(-exit_code, _where(events), output)
+    if ended and not _first(events, "starting"):
+        return "error", f"no check was judged: {_last_words(output)}"
+    if INTERNAL in output:
+        return "error", f"the judge could not go on {_where(events)}: {_last_words(output)}"
+    left = f"ended with exit code {exit_code} {_where(events)}"
+    return "crashed", f"{left}, before the tests were through"
+
+
+def _afterwards(exit_code: int | None) -> str:
+    """What is to be said of a process that was judged and then did not end as it should."""
+    if exit_code is None:
+        return "; a thread or process that it left running was stopped"
+    return f"; at its end it met {_signal_name(-exit_code)}" if exit_code < 0 else ""
 
 
 def _judged(checks: Sequence[Check], output: str) -> tuple[str, str]:
@@ -259,13 +275,17 @@ def _overdue_words(events: Sequence[Event], watch: Watch) -> str:
 
 
 def _signal_words(number: int, where: str, output: str) -> str:
-    names = {known.value: known.name for known in signal.Signals}
-    words = f"ended by signal {number} ({names.get(number, 'real-time')}) {where}"
+    words = f"ended by {_signal_name(number)} {where}"
     if number == signal.SIGKILL:
         return f"{words}, which the judge did not send: as a rule the machine was out of memory"
     if number == signal.SIGABRT and "std::bad_alloc" in output:
         return f"{words}: host out of memory"
     return words
+
+
+def _signal_name(number: int) -> str:
+    names = {known.value: known.name for known in signal.Signals}
+    return f"signal {number} ({names.get(number, 'real-time')})"
 
 
 def _where(events: Sequence[Event]) -> str:
@@ -281,8 +301,8 @@ def _where(events: Sequence[Event]) -> str:
 
 def _last_words(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
-    internal = [line for line in lines if line.startswith("INTERNALERROR>")]
-    return (internal or lines)[-1].removeprefix("INTERNALERROR>").strip()
+    internal = [line for line in lines if line.startswith(INTERNAL)]
+    return (internal or lines)[-1].removeprefix(INTERNAL).strip()
 
 
 def _first(events: Sequence[Event], kind: str) -> Event:
@@ -327,8 +347,7 @@ def _outcome(
 
 
 def _check(event: dict[str, Any]) -> Check:
-    ambiguous = event["message"].startswith("AMBIGUOUS")
-    outcome = "ambiguous" if ambiguous else event["outcome"]
+    outcome = UNDECIDED.get(event["message"].partition(":")[0], event["outcome"])
     return Check(name=readable(event["name"]), outcome=outcome, message=readable(event["message"]))
 
 

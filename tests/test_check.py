@@ -102,7 +102,10 @@ def test_a_missing_file_is_told(mini, tmp_path):
 
 
 def test_signatures_see_functions_and_public_methods():
-    source = "class A:\n    def __init__(self): ...\n    def go(self, x: int): ...\n    def _in(self): ...\ndef f(a, *, b=1): ..."
+    source = (
+        "class A:\n    def __init__(self): ...\n    def go(self, x: int): ...\n"
+        "    def _in(self): ...\ndef f(a, *, b=1): ..."
+    )
     assert signatures(source) == {"A": "__init__(self); go(self, x: int)", "f": "a, *, b=1"}
 
 

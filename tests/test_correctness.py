@@ -1,10 +1,16 @@
-"""The tolerance rule: honest answers pass, each kind of wrong one does not."""
+"""The tolerance rule: honest answers pass, each kind of wrong one does not. The form of answers."""
+
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from harness.judge import assert_matches
+from harness.judge.answer import assert_sound, copied, differences, fingerprint
+from harness.judge.guarded import GuardedCall
+from harness.judge.memory import NAN
 
 
 def matmul_inputs(seed=0, k=512):
@@ -81,6 +87,12 @@ def test_dtype_and_shape_are_part_of_the_answer():
         assert_matches(x.double(), x.double(), same_precision=x)
     with pytest.raises(AssertionError, match="shape"):
         assert_matches(x[:2], x.double())
+    with pytest.raises(AssertionError, match=r"expected dtype torch.int32, found torch.int64"):
+        assert_matches(torch.arange(3), torch.arange(3), same_precision=torch.arange(3).int())
+    ones = torch.ones(3, dtype=torch.int64)
+    for found, want in ((ones, x.double()), (x, ones)):
+        with pytest.raises(AssertionError, match="expected a dtype like"):
+            assert_matches(found, want)
 
 
 def test_integers_and_tuples_are_compared_exactly():
@@ -91,3 +103,113 @@ def test_integers_and_tuples_are_compared_exactly():
 
 def test_an_empty_answer_can_be_right():
     assert_matches(torch.ones(0), torch.ones(0, dtype=torch.float64))
+
+
+def test_float8_may_round_but_not_drift():
+    x = torch.rand(1000, dtype=torch.float64) + 0.5
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert_matches(x.to(dtype), x)
+        with pytest.raises(AssertionError):
+            assert_matches((x * 1.2).to(dtype), x)
+
+
+# ---- the form of an answer -----------------------------------------------------------------
+
+
+def test_an_answer_of_its_own_is_sound():
+    x = torch.ones(4, 3)
+    for answer in (x.clone(), (x + 1, 2.5), [np.ones(3), np.float32(1)], x.clone().T, None):
+        assert_sound(answer, {"x": x}, writes=())
+
+
+@pytest.mark.parametrize("alias", ["x", "x[1:]", "x.T", "x.view(-1)", "x.detach()"])
+def test_an_answer_in_the_inputs_memory_is_refused(alias):
+    x = torch.ones(4, 3)
+    with pytest.raises(AssertionError, match=r"result\[1\] lies in the memory of the input x"):
+        assert_sound((1.0, eval(alias)), {"x": x}, writes=())
+    assert_sound((1.0, eval(alias)), {"x": x}, writes=("x",))
+
+
+def test_the_memory_of_arrays_and_of_nested_inputs_is_known():
+    a = np.ones((4, 3))
+    with pytest.raises(AssertionError, match="memory of the input a"):
+        assert_sound(a[2:], {"a": a}, writes=())
+    assert_sound(a[:0], {"a": a}, writes=())
+    tensors = [torch.ones(3), torch.ones(3)]
+    with pytest.raises(AssertionError, match=r"memory of the input pair\[1\]"):
+        assert_sound(tensors[1], {"pair": tensors}, writes=())
+    assert_sound(tensors[1], {"pair": tensors}, writes=("pair",))
+
+
+def test_an_answer_belongs_where_the_inputs_are():
+    found = torch.ones(3, device="meta")
+    with pytest.raises(AssertionError, match="expected it on cpu, where the inputs are, found it"):
+        assert_sound(found, {"x": torch.ones(3), "n": 3}, writes=())
+    assert_sound(found, {"n": 3}, writes=())
+
+
+def test_a_sparse_answer_is_refused():
+    with pytest.raises(AssertionError, match="expected a strided tensor"):
+        assert_sound(torch.eye(3).to_sparse(), {}, writes=())
+
+
+def test_a_copy_tells_what_changed_later():
+    answer = (torch.tensor([1.0, float("nan")]), np.zeros((2, 3)), 4)
+    copy = copied(answer)
+    assert not any(differences(answer, copy))
+    answer[1][1, 2] = -0.0
+    assert [bool(differs) for differs in differences(answer, copy)] == [False, True]
+
+
+def test_a_fingerprint_is_of_the_contents():
+    x = torch.randn(5, 7)
+    before = fingerprint([x, 3])
+    assert fingerprint([x.clone().T, 3]) == before
+    x[2, 3] += 1
+    assert fingerprint([x, 3]) != before
+
+
+# ---- repeats -------------------------------------------------------------------------------
+
+
+def guarded(entry, **inputs):
+    kata = SimpleNamespace(forbidden=(), writes=(), backend="torch")
+    trial = SimpleNamespace(
+        submission=SimpleNamespace(entry=entry, kata=kata),
+        launchable=lambda given: given,
+        oracle=ModuleType("oracle"),
+        answers=(),
+        ordered=lambda order: nullcontext(),
+        failures=lambda: nullcontext([]),
+        device="cpu",
+    )
+    return GuardedCall(trial, inputs)
+
+
+def test_the_same_bits_fifty_times():
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return x.cumsum(0), float(x.sum())
+
+    guarded(counted, x=torch.randn(100)).assert_repeats()
+    assert len(calls) == 50
+
+
+def test_an_answer_that_varies_does_not_repeat():
+    noise = iter([0.0] * 6 + [1e-6] + [0.0] * 50)
+    call = guarded(lambda x: x + next(noise), x=torch.ones(8))
+    with pytest.raises(AssertionError, match=r"run 7 of 50 .*: 8 of 8 values .* rounding only"):
+        call.assert_repeats()
+
+
+def test_in_place_answers_repeat_from_the_same_inputs():
+    guarded(lambda x: x.mul_(2).clone(), x=torch.randn(8)).assert_repeats(times=5)
+
+
+def test_a_kernel_may_not_fail_unnoticed():
+    call = guarded(lambda x: x * 2, x=torch.ones(3))
+    call.trial.failures = lambda: nullcontext(["ValueError: grid"])
+    with pytest.raises(AssertionError, match="the failure was hidden: ValueError: grid"):
+        call.run(pattern=NAN)

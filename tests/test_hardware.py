@@ -17,7 +17,9 @@ from harness.hardware import (
     detect_profile,
     find_profile,
     load_profiles,
+    physical_limit,
     speed_of_light,
+    too_small,
 )
 
 FOLDER = Path(__file__).parents[1] / "hardware_profiles"
@@ -140,6 +142,61 @@ class TestSpeedOfLight:
     )
     def test_intensity_is_flops_per_byte(self, cost, intensity):
         assert cost.intensity == intensity
+
+
+class TestPhysics:
+    def test_arithmetic_runs_at_the_maximum_clock(self, h200):
+        """132 SMs x 4096 FLOP/clk x 1.98 GHz = 1.0705e15 per second, not the datasheet's 0.989."""
+        assert h200.hard_peak_of("bfloat16") == pytest.approx(1.0705e15, rel=1e-4)
+        seconds = physical_limit(Cost(flops=1.0705e12), "bfloat16", h200)
+        assert seconds == pytest.approx(1e-3, rel=1e-4)
+
+    def test_a_datasheet_above_its_own_formula_stands(self, profiles):
+        """The A100's 312 TFLOP/s are rounded up from 108 x 2048 x 1.41 GHz = 311.9."""
+        assert profiles["a100_sxm_80gb"].hard_peak_of("float16") == 312e12
+
+    def test_memory_runs_at_the_datasheets_bandwidth(self, h200):
+        assert physical_limit(Cost(bytes=4.8e9), "int64", h200) == pytest.approx(1e-3)
+
+    def test_special_functions_and_launches_can_be_worked_around(self, h200):
+        assert physical_limit(Cost(bytes=48, special=1e12), "float32", h200) == 1e-11
+
+    @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "float8"])
+    def test_no_profile_is_faster_than_its_physics(self, profiles, dtype):
+        cost = Cost(flops=1e12, bytes=1e6)
+        for profile in profiles.values():
+            if dtype in profile.peak:
+                ideal_s = speed_of_light(cost, dtype, profile)
+                assert physical_limit(cost, dtype, profile) <= ideal_s
+
+
+class TestSize:
+    """An H200 moves 480 MB in 100 us, and four of its caches hold 252 MB."""
+
+    @pytest.mark.parametrize(
+        ("cost", "expected"),
+        [
+            (Cost(bytes=481e6), None),
+            (Cost(bytes=479e6), "small for this device: 99.8 us of work, 100 wanted"),
+            (Cost(flops=99e9), None),  # 100.06 us, all of it in the cache
+            (Cost(flops=98e9), "small for this device: 99 us of work, 100 wanted"),
+        ],
+    )
+    def test_a_launch_must_be_negligible(self, h200, cost, expected):
+        assert too_small(cost, "float16", h200) == expected
+
+    def test_twenty_launches_count_where_they_are_slow(self, h200):
+        slow = dataclasses.replace(h200, launch_s=10e-6)
+        assert too_small(Cost(bytes=900e6), "float16", slow) == (
+            "small for this device: 188 us of work, 200 wanted"
+        )
+
+    def test_what_memory_limits_must_not_fit_the_cache(self, profiles):
+        """An MI300X moves 800 MB in 151 us, but four of its 256 MiB caches hold more."""
+        mi300x = profiles["mi300x"]
+        expected = "small for this device: 800 MB moved, 1074 wanted"
+        assert too_small(Cost(bytes=800e6), "float32", mi300x) == expected
+        assert too_small(Cost(bytes=1075e6), "float32", mi300x) is None
 
 
 class TestFinding:

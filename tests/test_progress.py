@@ -211,7 +211,7 @@ def test_checks_and_measurements_can_be_queried_without_json(progress):
         (lambda: Check(name="a", outcome="green"), "outcome: expected one of passed"),
         (
             lambda: Measurement(name="a", meter="m", value=1.0, relation="<"),
-            "relation: expected one of <=, >=, found '<'",
+            "relation: expected one of <=, >=, ==, found '<'",
         ),
         (lambda: Note(id="1", at="2026-01-31T12:00:00.000000", kind="k", kata="a"), "at: .* UTC"),
         (lambda: Note(id="1", at="2026-01-31T12:00:00Z", kind="k", kata="a"), "at: .* UTC"),
@@ -821,3 +821,16 @@ def test_the_history_loads_in_milliseconds_and_without_torch():
     seconds, heavy = run.stdout.splitlines()
     assert float(seconds) < 0.15
     assert heavy == "set()"
+
+
+def test_each_relation_to_a_limit_is_kept(tmp_path):
+    progress = Progress(tmp_path)
+    attempt = progress.start("kata", "yours", "0" * 64, seed=1, device="cpu", profile="cpu")
+    found = [
+        Measurement(name=name, meter="barriers", value=1.0, limit=1.0, relation=name, passed=True)
+        for name in ("<=", ">=", "==")
+    ]
+    progress.finish(
+        attempt, "passed", "", checks=(), measurements=found, versions={}, duration_s=1.0
+    )
+    assert progress.latest("kata").measurements == tuple(found)

@@ -14,6 +14,7 @@ import torch.distributed._functional_collectives as functional
 from harness.errors import UsageProblem
 from harness.meters.communication import (
     CountingP2P,
+    WaitProblem,
     all_gather_into_tensor,
     comm_meter,
     reduce_scatter_tensor,
@@ -319,6 +320,57 @@ def test_p2p_counts_bytes_messages_and_order():
         ("recv", -1, 0),
         ("wait_isend", 1, 0),
     ]
+
+
+def test_a_second_wait_is_refused_at_once():
+    def waits_twice(rank, world):
+        p2p = CountingP2P()
+        receiving = p2p.irecv(torch.empty(6), 1 - rank)
+        sending = p2p.isend(torch.ones(6), 1 - rank)
+        receiving.wait()
+        sending.wait()
+        sending.wait()
+
+    told = "isend of 24 bytes to rank [01]: expected one wait"
+    with pytest.raises(WaitProblem, match=told):
+        run_ranks(2, waits_twice)
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "told"),
+    [
+        ("send", r"each of 2 transfers, found none for 1 x isend of 24 bytes to rank [01]\."),
+        ("receive", r"each of 2 transfers, found none for 1 x irecv of 24 bytes from rank [01]\."),
+        ("both", r"found none for 2 x irecv of 24 bytes from rank [01], 1 x isend of 24"),
+    ],
+)
+def test_transfers_never_waited_for_are_named(forgotten, told):
+    def forgets(rank, world):
+        with CountingP2P() as p2p:
+            if forgotten == "receive":
+                p2p.irecv(torch.empty(6), 1 - rank)
+                p2p.isend(torch.ones(6), 1 - rank).wait()
+            elif forgotten == "send":
+                receiving = p2p.irecv(torch.empty(6), 1 - rank)
+                p2p.isend(torch.ones(6), 1 - rank)
+                receiving.wait()  # arrives although nobody holds on to the sends
+            else:
+                p2p.irecv(torch.empty(6), 1 - rank)
+                p2p.irecv(torch.empty(6), 1 - rank)
+                p2p.isend(torch.ones(6), 1 - rank)
+
+    with pytest.raises(WaitProblem, match=told):
+        run_ranks(2, forgets, timeout_s=5)
+
+
+def test_what_the_block_raises_comes_before_forgotten_waits():
+    def fails_on_the_way(rank, world):
+        with CountingP2P() as p2p:
+            p2p.isend(torch.ones(6), 1 - rank)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_ranks(2, fails_on_the_way)
 
 
 def test_blocking_sends_in_a_ring_deadlock_and_are_found():

@@ -10,7 +10,8 @@ def test_each_shared_check_kills_its_own_wrong_solution(judged):
             failed[event["impl"].removeprefix("wrong:")].add(event["name"].partition("[")[0])
     assert failed.pop("solution", set()) == set()
     assert failed["mutates_input"] == {"test_leaves_inputs_alone"}
-    assert failed["remembers"] == {"test_second_call_sees_new_values"}
+    # and wherever the allocator hands out the same storage again
+    assert "test_second_call_sees_new_values" in failed["remembers"]
     assert "test_writes_every_element" in failed["writes_past_the_end"]
     assert "test_matches_reference" not in failed["writes_past_the_end"]
     assert "test_writes_every_element" in failed["last_element_unwritten"]

@@ -1,71 +1,177 @@
-"""The timing protocol and its verdicts, on a clock that the test turns."""
+"""The timing protocol and its verdicts, on a device that the test plays."""
 
 import random
 import statistics
+from pathlib import Path
 
 import pytest
 
+from harness.hardware import Cost, find_profile
+from harness.judge.device_state import DeviceState
 from harness.judge.threshold import judge_cost, judge_ratio, judge_roofline
-from harness.judge.timing import HostClock, Samples, compare, measure, median_interval
+from harness.judge.timing import (
+    Clock,
+    HostClock,
+    Samples,
+    StreamCheck,
+    Timed,
+    check_streams,
+    compare,
+    measure,
+    median_interval,
+)
 from harness.kata import CostThreshold
 
+H200 = find_profile(Path(__file__).parents[1] / "hardware_profiles", "h200_sxm")
+LAUNCH_S, SYNC_S = 5e-6, 20e-6
 
-class TurnedClock:
-    """Each call takes what `durations` says next; host time passes with it."""
 
-    def __init__(self, durations):
-        self.durations = durations
-        self.time = 0.0
-        self.rounds = 0
-        self.before = 0
+class PlayedDevice(Clock):
+    """Streams that work off what the host launches; the host's time is made up as well."""
+
+    asynchronous = True
+
+    def __init__(self):
+        self.host = 0.0
+        self.free = {"main": 0.0, "side": 0.0}  # when each stream will have done all its work
+        self.hiccups = []  # seconds that the next waits take longer
+        self.waits = 0
+
+    def launch(self, seconds, stream="main"):
+        self.host += LAUNCH_S
+        self.free[stream] = max(self.free[stream], self.host) + seconds
 
     def now(self):
-        self.time += 1e-4
-        return self.time
+        return self.host
 
-    def time_rounds(self, calls, rounds, before):
-        self.rounds += rounds
-        kept = []
-        for at, _ in enumerate(calls):
-            before()
-            kept.append([self.durations(at) for _ in range(rounds)])
-        self.time += sum(map(sum, kept))
-        return kept
+    def mark(self):
+        return max(self.free["main"], self.host)
+
+    def between(self, start, stop):
+        return stop - start
+
+    def wait_for(self, mark):
+        self.host = max(self.host, mark) + SYNC_S
 
     def wait(self):
-        pass
+        self.waits += 1
+        late = self.hiccups.pop() if self.hiccups else 0.0
+        self.host = max(self.host, *self.free.values()) + SYNC_S + late
 
 
-def nothing():
-    pass
+class PlayedReading:
+    """A state that is read once it has been asked for often enough."""
+
+    def __init__(self, state, after=0):
+        self.result = state
+        self.after = after
+
+    def done(self):
+        self.after -= 1
+        return self.after < 0
+
+    def state(self):
+        return self.result
 
 
-def test_a_steady_kernel_is_known_after_thirty_samples():
-    clock = TurnedClock(lambda _: 0.05)
-    samples = measure(nothing, clock)
-    assert samples.median == 0.05
+@pytest.fixture
+def device():
+    return PlayedDevice()
+
+
+def times(*seconds, **seen):
+    """What was measured: these samples, and what was seen around them."""
+    return Timed(mine=Samples(seconds), **seen)
+
+
+# ---- how long, how often -------------------------------------------------------------------
+
+
+def test_a_steady_kernel_is_known_after_thirty_samples(device):
+    samples = measure(lambda: device.launch(0.05), device).mine
+    assert samples.median == pytest.approx(0.05)
     assert len(samples.values) == 30
 
 
-def test_a_short_kernel_is_timed_for_at_least_300_ms():
-    samples = measure(nothing, TurnedClock(lambda _: 1e-4))
-    assert sum(samples.values) >= 0.25
+def test_a_short_kernel_is_timed_for_at_least_300_ms(device):
+    samples = measure(lambda: device.launch(1e-4), device).mine
+    assert sum(samples.values) > 0.8 * 0.3  # untimed rounds and checks take the rest
 
 
-def test_a_noisy_kernel_ends_with_the_budget_and_keeps_every_sample():
+def test_a_noisy_kernel_ends_with_the_budget_and_keeps_every_sample(device):
     noise = random.Random(0)
-    clock = TurnedClock(lambda _: 0.01 * noise.uniform(0.2, 5))
-    samples = measure(nothing, clock)
+    given = []
+
+    def call():
+        given.append(0.01 * noise.uniform(0.2, 5))
+        device.launch(given[-1])
+
+    samples = measure(call, device).mine
+    assert 10 < device.host < 13
     low, high = samples.interval
-    assert len(samples.values) == clock.rounds
-    assert clock.time < 12
-    assert high - low > 0
+    assert high - low > 0.01 * samples.median
+    # all but the warm-up, one untimed round a batch, and what the check of the streams ran
+    assert len(samples.values) > 0.8 * len(given)
 
 
-def test_outliers_move_the_median_little():
+def test_a_budget_of_ones_own_is_kept(device):
     noise = random.Random(0)
-    clock = TurnedClock(lambda _: 0.1 if noise.random() < 0.05 else 0.01)
-    assert measure(nothing, clock).median == 0.01
+    measure(lambda: device.launch(0.01 * noise.uniform(0.2, 5)), device, most_s=1.0)
+    assert device.host < 3
+
+
+def test_outliers_move_the_median_little(device):
+    noise = random.Random(0)
+    timed = measure(lambda: device.launch(0.1 if noise.random() < 0.05 else 0.01), device)
+    assert timed.mine.median == pytest.approx(0.01)
+
+
+def test_what_comes_before_each_call_is_not_timed(device):
+    timed = measure(lambda: device.launch(1e-3), device, before=lambda: device.launch(2e-3))
+    assert timed.mine.median == pytest.approx(1e-3)
+
+
+def test_launches_hide_behind_work_that_is_queued_already(device):
+    """The host needs 3 x 5 us a call, the device 3 us: with a full queue only the latter counts."""
+
+    def call():
+        for _ in range(3):
+            device.launch(1e-6)
+
+    timed = measure(call, device, before=lambda: device.launch(50e-6))
+    assert timed.mine.median == pytest.approx(3e-6)
+
+
+def test_the_first_call_of_a_batch_meets_a_full_queue_too(device):
+    """On an idle device the 5 us of the launch would lie between the marks."""
+    timed = measure(lambda: device.launch(20e-6), device)
+    assert max(timed.mine.values) == pytest.approx(20e-6)
+
+
+def test_compiling_does_not_use_up_the_warm_up(device):
+    calls = []
+
+    def call():
+        device.host += 0.0 if calls else 30.0  # the first call compiles
+        calls.append(device.host)
+        device.launch(0.01)
+
+    ahead = []
+
+    def probe():
+        ahead.append(len(calls))
+        return PlayedReading(None)
+
+    measure(call, device, probe=probe)
+    # the state is read before the first call, and again once 200 ms of calls have warmed up
+    assert ahead[0] == 0
+    assert ahead[1] >= 1 + 0.2 / 0.01
+
+
+def test_the_host_waits_between_batches_only(device):
+    timed = measure(lambda: device.launch(1e-4), device, before=lambda: device.launch(1e-4))
+    assert len(timed.mine.values) > 1000
+    assert device.waits < 250  # a tenth of the calls, and less when batches have grown
 
 
 def test_the_interval_holds_the_true_median():
@@ -77,54 +183,262 @@ def test_the_interval_holds_the_true_median():
     assert hits >= 0.92 * 300
 
 
-def test_a_comparison_gives_one_ratio_a_pair_and_survives_drift():
-    drift = iter(1 + 0.01 * step for step in range(10_000))
-    now = {"factor": 1.0}
+def test_a_comparison_gives_one_ratio_a_pair_and_survives_drift(device):
+    drift = {"factor": 1.0}
 
-    def duration(which):
-        if which == 0:
-            now["factor"] = next(drift)
-        return (0.01 if which == 0 else 0.03) * now["factor"]
+    def mine():
+        drift["factor"] += 0.01
+        device.launch(0.01 * drift["factor"])
 
-    class Drifting(TurnedClock):
-        def time_rounds(self, calls, rounds, before):
-            pairs = [[self.durations(0), self.durations(1)] for _ in range(rounds)]
-            self.time += sum(map(sum, pairs))
-            return [list(side) for side in zip(*pairs, strict=True)]
-
-    ratios = compare(nothing, nothing, Drifting(duration))
-    assert ratios.median == pytest.approx(3.0)
-    assert statistics.pstdev(ratios.values) < 1e-9
+    timed = compare(mine, lambda: device.launch(0.03 * drift["factor"]), device, required=2.0)
+    assert timed.ratios.median == pytest.approx(3.0)
+    assert statistics.pstdev(timed.ratios.values) < 1e-9
+    assert statistics.pstdev(timed.mine.values) > 1e-4
 
 
 def test_the_host_clock_sees_a_real_difference():
     small, large = list(range(2_000)), list(range(60_000))
-    ratios = compare(lambda: sorted(small), lambda: sorted(large), HostClock())
-    assert ratios.median > 5
+    timed = compare(lambda: sorted(small), lambda: sorted(large), HostClock(), required=5.0)
+    assert timed.ratios.median > 5
+    assert timed.streams is None
+
+
+# ---- work left on another stream -----------------------------------------------------------
+
+
+def test_honest_work_leaves_nothing_running(device):
+    check = check_streams(lambda: device.launch(1e-3), device, seconds=1e-3)
+    assert check.calls == 10
+    assert check.device_s == pytest.approx(10e-3, rel=0.01)
+    assert check.left_s == pytest.approx(SYNC_S)
+    assert check.clean
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_work_left_on_another_stream_is_seen(device, share):
+    """Of 1 ms aside, `share` is not waited for: 10 calls leave that much of 10 ms running."""
+
+    def call():
+        device.launch((1 - share) * 1e-3)
+        device.launch(1e-3, "side")
+
+    check = check_streams(call, device, seconds=1e-3)
+    assert not check.clean
+    assert check.left_s == pytest.approx(10e-3 * share, rel=0.02)
+
+
+def test_two_streams_that_end_together_are_honest(device):
+    def call():
+        device.launch(1e-3, "side")
+        device.launch(1e-3)
+
+    assert check_streams(call, device, seconds=1e-3).clean
+
+
+def test_another_stream_that_is_waited_for_is_honest(device):
+    def call():
+        device.launch(1e-3, "side")
+        device.free["main"] = max(device.free["main"], device.free["side"])
+
+    assert check_streams(call, device, seconds=1e-3).clean
+
+
+def test_a_host_that_was_kept_waiting_is_not_accused(device):
+    device.hiccups = [0.0, 0.0, 0.05, 0.0]  # the second wait, which ends the first try, is late
+    assert check_streams(lambda: device.launch(1e-3), device, seconds=1e-3).clean
+    assert device.waits == 4
+
+
+def test_a_check_lasts_about_ten_milliseconds_whatever_the_kernel(device):
+    assert check_streams(lambda: device.launch(0.1), device, seconds=0.1).calls == 2
+    assert check_streams(lambda: device.launch(1e-6), device, seconds=1e-6).calls == 100
+
+
+def test_work_left_running_is_found_where_only_later_or_earlier_calls_leave_any(device):
+    """Some 1000 calls are timed in all; those from 400 to 800 leave their work aside."""
+    calls = []
+
+    def call():
+        calls.append(1)
+        device.launch(1e-3, "side" if 400 < len(calls) < 800 else "main")
+
+    timed = measure(call, device, probe=lambda: PlayedReading(None, after=60))
+    assert len(calls) > 1000
+    assert not timed.streams.clean
+
+
+def test_work_left_running_is_refused_in_a_sentence(device):
+    timed = measure(lambda: device.launch(1e-3, "side"), device)
+    assert timed.mine.median < 1e-4  # what a clock that looks at one stream believes
+    verdict = judge_roofline(timed, Cost(bytes=4.8e9), "float32", H200, 0.75, "roofline")
+    assert verdict.outcome == "failed"
+    assert "work was left running: 100 calls took" in verdict.message
+    assert "have it done on the current stream" in verdict.message
+
+
+# ---- the device's state --------------------------------------------------------------------
+
+
+def test_the_state_is_read_before_the_first_call_and_again_under_load(device):
+    states = iter([DeviceState(utilization=0.0), DeviceState(sm_clock_hz=1.7e9)])
+    seen = []
+
+    def probe():
+        seen.append(device.host)
+        return PlayedReading(next(states))
+
+    timed = measure(lambda: device.launch(0.05), device, probe=probe)
+    assert timed.before == DeviceState(utilization=0.0)
+    assert timed.during == DeviceState(sm_clock_hz=1.7e9)
+    assert seen[0] == 0.0
+    assert seen[1] > 0.2  # after the warm-up
+
+
+def test_timing_goes_on_until_the_state_has_been_read(device):
+    readings = iter([PlayedReading(None), PlayedReading(DeviceState(), after=7)])
+    timed = measure(lambda: device.launch(0.02), device, probe=lambda: next(readings))
+    # thirty samples were enough after three batches, the state was there seven batches later
+    assert len(timed.mine.values) == 100
+
+
+def test_a_state_that_never_comes_ends_with_the_budget(device):
+    readings = iter([PlayedReading(None), PlayedReading(None, after=10**9)])
+    timed = measure(lambda: device.launch(0.05), device, probe=lambda: next(readings))
+    assert device.host < 13
+    assert timed.during is None
+
+
+# ---- verdicts ------------------------------------------------------------------------------
+
+COPY = Cost(bytes=4.8e9)  # a millisecond at the H200's 4.8 TB/s
 
 
 @pytest.mark.parametrize(
-    ("times", "outcome"),
+    ("samples", "outcome"),
     [
-        ([1.0] * 30, "passed"),  # 0.8 of the speed of light, asked for 0.75
-        ([1.2] * 30, "failed"),  # 0.67
-        ([1.0] * 15 + [1.15] * 15, "ambiguous"),  # the interval straddles the limit
-        ([0.5] * 30, "failed"),  # 1.6 times the speed of light: something lies
+        ([1.25e-3] * 30, "passed"),  # 0.8 of the speed of light, asked for 0.75
+        ([1.5e-3] * 30, "failed"),  # 0.67
+        ([1.25e-3] * 15 + [1.4e-3] * 15, "ambiguous"),  # the interval straddles the limit
     ],
 )
-def test_a_roofline_verdict_needs_the_whole_interval(times, outcome):
-    assert judge_roofline(Samples(tuple(times)), 0.8, 0.75, "roofline").outcome == outcome
+def test_a_roofline_verdict_needs_the_whole_interval(samples, outcome):
+    verdict = judge_roofline(times(*samples), COPY, "float32", H200, 0.75, "roofline")
+    assert verdict.outcome == outcome
 
 
-def test_faster_than_light_is_said_as_such():
-    verdict = judge_roofline(Samples((0.5,) * 30), 0.8, 0.75, "roofline")
-    assert "the kernel, the cost or the profile lies" in verdict.message
+def test_a_roofline_verdict_tells_share_spread_and_limit():
+    samples = [1.2e-3] * 15 + [1.25e-3] + [1.3e-3] * 15
+    verdict = judge_roofline(times(*samples), COPY, "float32", H200, 0.7, "roofline")
+    assert verdict.value == pytest.approx(0.8)
+    assert (verdict.limit, verdict.relation) == (0.7, ">=")
+    assert verdict.message == (
+        "roofline: 0.800 of the speed of light (1250.0 us, 1200.0 us to 1300.0 us), "
+        "0.899 of the measured ceiling, limit >= 0.7"
+    )
+    assert verdict.detail["median"] == 1.25e-3
+    assert verdict.detail["samples"] == 31
+    # 4.8 GB at the 4.27 TB/s measured are 1.1241 ms
+    assert verdict.detail["measured_ceiling_share"] == pytest.approx(1.1241 / 1.25, rel=1e-4)
+
+
+def test_without_a_measured_ceiling_none_is_mentioned():
+    cost = Cost(flops=67e9)  # float32 was not measured on the H200: a millisecond either way
+    verdict = judge_roofline(times(*[1e-3] * 30), cost, "float32", H200, 0.5, "roofline")
+    assert "measured ceiling" not in verdict.message
+    assert "measured_ceiling_share" not in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome"),
+    [
+        (125e-6, "passed"),  # 1.11 of the datasheet's 989.4 TFLOP/s, but possible at 1980 MHz
+        (120e-6, "failed"),  # 132 x 4096 x 1.98 GHz = 1070.5 TFLOP/s give 128.4 us, 1.07 times it
+    ],
+)
+def test_faster_than_physics_means_faster_than_the_maximum_clock_allows(seconds, outcome):
+    matmul = Cost(flops=2 * 4096**3, bytes=3 * 2 * 4096**2)
+    verdict = judge_roofline(times(*[seconds] * 30), matmul, "float16", H200, 0.75, "roofline")
+    assert verdict.outcome == outcome
+    assert ("faster than physics" in verdict.message) == (outcome == "failed")
+
+
+def test_faster_than_physics_says_what_may_lie():
+    verdict = judge_roofline(times(*[0.9e-3] * 30), COPY, "float32", H200, 0.75, "roofline")
+    assert verdict.outcome == "failed"
+    assert "900.0 us, where h200_sxm needs at least 1000.0 us" in verdict.message
+    assert "the kernel, the cost in oracle.py or the profile lies" in verdict.message
+
+
+def test_a_copy_within_five_percent_of_the_datasheet_is_believed():
+    verdict = judge_roofline(times(*[0.96e-3] * 30), COPY, "float32", H200, 0.75, "roofline")
+    assert verdict.outcome == "passed"
+
+
+def test_a_throttled_device_is_not_graded():
+    """Three quarters of 1830 MHz are 1372.5."""
+    slow = DeviceState(sm_clock_hz=1.2e9, temperature_c=91, slowed_by=("heat",))
+    verdict = judge_roofline(
+        times(*[3e-3] * 30, during=slow), COPY, "float32", H200, 0.75, "roofline"
+    )
+    assert verdict.outcome == "not_graded"
+    assert "held at 1200 MHz by heat while timing" in verdict.message
+    assert verdict.value == pytest.approx(1 / 3)
+    assert (verdict.detail["sm_clock_hz"], verdict.detail["temperature_c"]) == (1.2e9, 91)
+
+
+def test_a_busy_device_is_not_graded_even_where_it_would_pass():
+    busy = DeviceState(utilization=0.97)
+    fast, slow = Samples((1.0,) * 30), Samples((3.0,) * 30)
+    timed = Timed(mine=fast, baseline=slow, before=busy)
+    verdict = judge_ratio(timed, H200, 2.0, "vs eager")
+    assert verdict.outcome == "not_graded"
+    assert "97% busy with other work" in verdict.message
+
+
+def test_work_left_running_fails_a_ratio_as_well():
+    left = StreamCheck(calls=10, device_s=1e-3, left_s=50e-3)
+    timed = Timed(mine=Samples((1.0,) * 30), baseline=Samples((3.0,) * 30), streams=left)
+    verdict = judge_ratio(timed, H200, 2.0, "vs eager")
+    assert verdict.outcome == "failed"
+    assert "10 calls took 1.00 ms" in verdict.message
+    assert "kept the device at work for 50.00 ms more" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds", "warning"),
+    [
+        (Cost(bytes=1e9), 250e-6, None),  # 208 us
+        (Cost(bytes=240e6), 60e-6, "small for this device: 50 us of work, 100 wanted"),
+        (Cost(flops=989.4e12 * 150e-6, bytes=100e6), 200e-6, None),  # its operands may be cached
+    ],
+)
+def test_a_case_too_small_for_the_device_is_told(cost, seconds, warning):
+    verdict = judge_roofline(times(*[seconds] * 30), cost, "float16", H200, 0.5, "roofline")
+    assert verdict.outcome == "passed"
+    assert ("small for this device" in verdict.message) == (warning is not None)
+    assert warning is None or verdict.message.endswith(warning)
 
 
 def test_a_ratio_verdict_needs_the_whole_interval():
-    assert judge_ratio(Samples((2.0,) * 30), 1.9, "vs eager").outcome == "passed"
-    assert judge_ratio(Samples((2.0,) * 30), 2.1, "vs eager").outcome == "failed"
-    assert judge_ratio(Samples((1.5, 2.5) * 15), 2.0, "vs eager").outcome == "ambiguous"
+    def outcome(ratios, required):
+        baseline = Samples(tuple(ratios))
+        timed = Timed(mine=Samples((1.0,) * len(ratios)), baseline=baseline)
+        return judge_ratio(timed, H200, required, "vs eager").outcome
+
+    assert outcome((2.0,) * 30, 1.9) == "passed"
+    assert outcome((2.0,) * 30, 2.1) == "failed"
+    assert outcome((1.5, 2.5) * 15, 2.0) == "ambiguous"
+
+
+def test_a_ratio_verdict_keeps_the_times_of_the_call_itself():
+    timed = Timed(mine=Samples((2e-3,) * 30), baseline=Samples((6e-3,) * 30))
+    verdict = judge_ratio(timed, H200, 2.0, "vs eager")
+    assert verdict.value == pytest.approx(3)
+    assert verdict.detail["median"] == 2e-3
+    assert verdict.message == (
+        "vs eager: 3.00 times as fast (3.00 to 3.00; 2000.0 us, 2000.0 us to 2000.0 us), "
+        "limit >= 2.0"
+    )
 
 
 def cost(**limits):

@@ -1,16 +1,19 @@
 """Commands that only look: list, show, coverage, scorecard, profiles."""
 
 import json
+import sys
 
 import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.coverage import coverage_of
-from harness.errors import UsageProblem
+from harness.errors import DeviceError, UsageProblem
 from harness.hardware import find_profile, load_profiles
 from harness.kata import BACKENDS, Kata
 from harness.mastery import status_of
+
+CALIBRATION_LIMIT_S = 600
 
 
 @click.command("list")
@@ -125,8 +128,9 @@ def profile_list(house: House) -> None:
 @click.argument("profile_id", metavar="PROFILE")
 @click.pass_obj
 def profile_show(house: House, profile_id: str) -> None:
-    """One profile, with its sources."""
-    draw.profile(find_profile(house.root / "hardware_profiles", profile_id))
+    """One profile with its sources, and what was measured on this machine, if anything was."""
+    folder = house.root / "hardware_profiles"
+    draw.profile(find_profile(folder, profile_id, calibrated=house.home / "calibrated"))
 
 
 @profile.command("detect")
@@ -138,6 +142,29 @@ def profile_detect(house: House) -> None:
     device = "cuda" if device_present() else "cpu"
     found = session_profile(house.root, None, device, None)
     click.echo(f"{found.id}: {found.name}")
+
+
+@profile.command("calibrate")
+@click.pass_obj
+def profile_calibrate(house: House) -> None:
+    """Measure what this machine's GPU reaches at best: copy, triad, matmuls, a launch."""
+    from harness.environment import device_present
+    from harness.processes import run_group
+
+    if not device_present():
+        raise DeviceError("calibrate: expected a GPU, found none. Run it on a machine with one.")
+    folder = house.home / "calibrated"
+    command = [sys.executable, "-m", "harness.judge.calibration", str(house.root), str(folder)]
+    with draw.waiting("measuring, for a minute or two"):
+        exit_code, output = run_group(command, CALIBRATION_LIMIT_S, {}, cwd=house.root)
+    click.echo(output.strip())
+    if exit_code is None or exit_code < 0:
+        how = f"signal {-exit_code}" if exit_code else f"its limit of {CALIBRATION_LIMIT_S} s"
+        raise DeviceError(
+            f"calibrate: expected an end of its own, found it ended by {how}. Try again when the "
+            "device is idle."
+        )
+    sys.exit(exit_code)
 
 
 COMMANDS = [list_katas, show, hint, coverage, scorecard, profile]

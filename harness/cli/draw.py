@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.workspace import RestoreResult, StashEntry, SwapResult
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
-         "ambiguous": "[yellow]?[/]"}  # fmt: skip
+         "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
 STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "fast": "bold green"}
 
 
@@ -258,8 +258,8 @@ def measured(found: Sequence[dict[str, Any]]) -> None:
     if not found:
         click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
     for row in found:
+        median = f"{row['median_us']:10.1f} us" if row["median_us"] else " " * 13
         click.echo(
             f"{row['kata']:28} {row['profile']:12} {row['date']}  {row['threshold']:22} "
-            f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {row['median_us']:10.1f} us  "
-            f"{row['outcome']}"
+            f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {median}  {row['outcome']}"
         )

@@ -100,9 +100,9 @@ def judge(
         try:
             with interrupts.allowed(), draw.waiting(f"{kata.name} on {device}"):
                 outcome = run_kata(kata, impl=impl, device=device, seed=seed, profile=profile)
-        except BaseException:
-            progress.finish(attempt, "aborted", "interrupted", checks=(), measurements=(),
-                            versions={}, duration_s=0.0)  # fmt: skip
+        except BaseException as error:
+            progress.finish(attempt, "aborted", str(error) or "interrupted", checks=(),
+                            measurements=(), versions={}, duration_s=0.0)  # fmt: skip
             raise
         if not file.is_file() or sha256(file) != code_hash:
             outcome = replace(outcome, status="error", reason=EDITED.format(file=file.name))

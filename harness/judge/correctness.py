@@ -6,9 +6,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # norm error ||got - want|| / ||want|| that an honest kernel stays under, by result dtype
-NORM_LIMITS = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 3e-3}
+NORM_LIMITS = {
+    "float64": 1e-12,
+    "float32": 1e-5,
+    "float16": 1e-3,
+    "bfloat16": 3e-3,
+    "float8_e4m3fn": 5e-2,
+    "float8_e5m2": 1e-1,
+}
 # a map computed in float32 is off by half a unit of its result; a rounded intermediate doubles that
-MAP_ULPS = {"float64": 4.0, "float32": 4.0, "float16": 0.6, "bfloat16": 0.6}
+MAP_ULPS = {
+    "float64": 4.0,
+    "float32": 4.0,
+    "float16": 0.6,
+    "bfloat16": 0.6,
+    "float8_e4m3fn": 0.6,
+    "float8_e5m2": 0.6,
+}
 
 
 def assert_matches(
@@ -34,7 +48,8 @@ def assert_matches(
         name: What is compared, for the message.
 
     Raises:
-        AssertionError: with the place and the size of the worst error.
+        AssertionError: with the place and the size of the worst error; below that line a map of
+            the errors, and their likely cause where one fits.
     """
     __tracebackhide__ = True
     if isinstance(want, tuple):
@@ -47,17 +62,22 @@ def assert_matches(
     import torch
 
     found, truth = _tensor(got), _tensor(want)
-    assert found.shape == truth.shape, (
-        f"{name}: expected shape {tuple(truth.shape)}, found {tuple(found.shape)}"
-    )
-    if not found.dtype.is_floating_point:
-        _assert_equal(found, truth, name)
-        return
-    if same_precision is not None:
-        trusted_tensor = _tensor(same_precision)
+    if found.shape != truth.shape:
+        expected = f"{name}: expected shape {tuple(truth.shape)}, found {tuple(found.shape)}"
+        raise AssertionError(expected + _explained(found, truth, None))
+    trusted_tensor = None if same_precision is None else _tensor(same_precision)
+    if trusted_tensor is not None:
         assert found.dtype == trusted_tensor.dtype, (
             f"{name}: expected dtype {trusted_tensor.dtype}, found {found.dtype}"
         )
+    elif hasattr(got, "dtype") and hasattr(want, "dtype"):
+        assert found.is_floating_point() == truth.is_floating_point(), (
+            f"{name}: expected a dtype like {truth.dtype}, found {found.dtype}"
+        )
+    if not found.dtype.is_floating_point:
+        _assert_equal(found, truth, name)
+        return
+    if trusted_tensor is not None:
         slack = 2.0 * _worst(trusted_tensor, truth)
         # a handful of results says little about the worst error: one unit of the largest, too
         slack += torch.finfo(found.dtype).eps * _largest(truth)
@@ -70,14 +90,41 @@ def assert_matches(
     info = torch.finfo(found.dtype)
     rounding = MAP_ULPS[_dtype_name(found)] * info.eps
     limit = slack + rounding * size + info.smallest_normal
-    if bool((error > limit).any()):
-        raise AssertionError(_describe(name, found, truth, error, limit))
+    wrong = error > limit
+    if bool(wrong.any()):
+        described = _describe(name, found, truth, error, limit)
+        raise AssertionError(described + _explained(found, truth, wrong))
     norm = float(error.norm() / size.norm()) if float(size.norm()) else 0.0
     allowed = NORM_LIMITS[_dtype_name(found)]
-    assert norm <= allowed, (
-        f"{name}: norm error {norm:.2e} is over {allowed:.0e}, the limit for "
-        f"{_dtype_name(found)}: every element is a little off, as with a lower working precision"
-    )
+    if norm > allowed:
+        raise AssertionError(
+            f"{name}: norm error {norm:.2e} is over {allowed:.0e}, the limit for "
+            f"{_dtype_name(found)}: every element is a little off, as with a lower working "
+            f"precision{_explained(found, truth, wrong)}"
+        )
+
+
+def diagnose_runs(first: Any, second: Any) -> str:  # noqa: ANN401
+    """
+    Why two answers to the same question differ, in a sentence; empty when they are the same.
+
+    Args:
+        first: One answer: tensor, array, number, or a tuple of them.
+        second: Another, to the same inputs.
+    """
+    if isinstance(first, (tuple, list)):
+        pairs = zip(first, second, strict=True)
+        return next((why for pair in pairs if (why := diagnose_runs(*pair))), "")
+    from harness.judge.diagnosis import explain_runs
+
+    return explain_runs(_tensor(first), _tensor(second))
+
+
+def _explained(found: "Tensor", truth: "Tensor", wrong: "Tensor | None") -> str:
+    """Lines to put below a message; `wrong` is None where the shapes differ."""
+    from harness.judge.diagnosis import explain, explain_shape
+
+    return explain_shape(found, truth) if wrong is None else explain(found, truth, wrong)
 
 
 def _tensor(value: Any) -> "Tensor":  # noqa: ANN401
@@ -118,6 +165,7 @@ def _assert_equal(found: "Tensor", truth: "Tensor", name: str) -> None:
         raise AssertionError(
             f"{name}: {int(different.sum())} of {found.numel()} values differ; first at {where}: "
             f"expected {truth[where].item()}, found {found[where].item()}"
+            f"{_explained(found, truth, different)}"
         )
 
 
@@ -128,10 +176,10 @@ def _assert_same_non_finite(found: "Tensor", truth: "Tensor", name: str) -> "Ten
     __tracebackhide__ = True
     truth = truth.to(found.device)
     # a finite truth past the dtype's range rounds to infinity, and so may the answer
-    rounded = truth.to(found.dtype)
-    same = torch.isnan(found) & torch.isnan(rounded)
-    same |= torch.isinf(found) & (found == rounded)
-    finite = torch.isfinite(found) & torch.isfinite(rounded)
+    rounded, value = truth.to(found.dtype).double(), found.double()
+    same = torch.isnan(value) & torch.isnan(rounded)
+    same |= torch.isinf(value) & (value == rounded)
+    finite = torch.isfinite(value) & torch.isfinite(rounded)
     wrong = ~(same | finite)
     if bool(wrong.any()):
         where = tuple(int(index) for index in wrong.nonzero()[0])
@@ -139,6 +187,7 @@ def _assert_same_non_finite(found: "Tensor", truth: "Tensor", name: str) -> "Ten
             f"{name}: {int(wrong.sum())} of {found.numel()} values are not finite where they "
             f"should be, or the reverse; first at {where}: expected {truth[where].item():.6g}, "
             f"found {found[where].item():.6g}{_region(wrong)}"
+            f"{_explained(found, truth, wrong)}"
         )
     return finite
 

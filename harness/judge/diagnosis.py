@@ -273,7 +273,8 @@ def _rounded(evidence: Evidence) -> str | None:
         if torch.equal(round_to(value, name), value) and not torch.equal(
             round_to(want, name), want
         ):
-            return f"every value is a {name}: the result was rounded to it on its way"
+            shown = "float16 or tf32" if name == "float16" else name
+            return f"every value is a {shown}: the result was rounded to it on its way"
     return None
 
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.judge import kernels
 from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts
 from harness.judge.correctness import assert_matches, diagnose_runs
 from harness.judge.honesty import nothing_left_behind, sealed
-from harness.judge.memory import NAN, ZERO, Guarded, poisoned_allocations
+from harness.judge.memory import NAN, ZERO, Guarded, LightMode, poisoned_allocations
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
@@ -84,20 +83,26 @@ class GuardedCall:
     def refill(self, inputs: Inputs) -> None:
         """Write new values into the storage that earlier calls saw."""
         self.original = inputs
-        for name, guarded in self.guards.items():
-            guarded.tensor.copy_(torch.as_tensor(inputs[name]))
+        for name, value in inputs.items():
+            if name in self.guards:
+                self.guards[name].tensor.copy_(torch.as_tensor(value))
+            elif isinstance(value, np.ndarray):
+                self.fenced[name][...] = value
 
     def assert_right(self, result: Any) -> None:  # noqa: ANN401
         """Check the form of an answer, then compare it with the oracle's on untouched inputs."""
         __tracebackhide__ = True
         assert_sound(result, self.arguments, writes=self.trial.submission.kata.writes)
         want = self.trial.oracle.reference(**self.original)
-        changed = [bool(differs) for differs in differences(result, self._returned)]
-        assert not any(changed), (
-            "the result changed after the call had returned: work was left on another thread, "
-            "process or stream"
-        )
-        assert_matches(result, want, same_precision=self.trial.trusted(self.original))
+        try:
+            assert_matches(result, want, same_precision=self.trial.trusted(self.original))
+        finally:
+            # right or wrong, it has to be what the call gave back
+            changed = any(bool(differs) for differs in differences(result, self._returned))
+            assert not changed, (
+                "the result changed after the call had returned: work was left on another thread, "
+                "process or stream"
+            )
 
     def assert_from_kernels(self, result: Any) -> None:  # noqa: ANN401
         """
@@ -136,7 +141,7 @@ class GuardedCall:
             assert not difference, f"run {at} of {times} on the same inputs: {difference}"
 
 
-class ForbiddenOps(TorchDispatchMode):
+class ForbiddenOps(LightMode):
     """While active, the aten ops that the kata is about may not be called."""
 
     def __init__(self, names: tuple[str, ...]) -> None:

@@ -15,10 +15,12 @@ import concurrent.futures.thread
 import os
 import sys
 import threading
+import time
 import unittest
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
@@ -94,6 +96,12 @@ def _is_in(code: CodeType, names: dict[str, Any], file: str) -> bool:
 
 # ---- while the code under test runs --------------------------------------------------------
 
+METERS = {
+    "gluon": "harness.meters.triton_traffic",
+    "numba": "harness.meters.simt",
+    "triton": "harness.meters.triton_traffic",
+}
+WAKING_S = 0.002
 ENDINGS = (
     pytest.skip.Exception,
     pytest.xfail.Exception,
@@ -117,6 +125,7 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
             was replaced is put back.
     """
     global _watch
+    _load_tools(submission.kata.backend)
     toolbox.take_in(*modules)
     outer, watch = _watch, _watch_for(submission)
     _watch = watch
@@ -144,6 +153,15 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
                 f"{submission.path.name}: expected the judge's tools as they were, found replaced: "
                 f"{names}."
             )
+
+
+def _load_tools(backend: str) -> None:
+    """Load what will judge, so that it is remembered before the code under test runs."""
+    if backend == "python":
+        return  # judged without torch, unless its tests have loaded it
+    import_module("harness.judge.shared_checks")
+    if os.environ.get("KATA_DEVICE") == "cpu" and backend in METERS:
+        import_module(METERS[backend])
 
 
 def _watch_for(submission: Submission) -> _Watch:
@@ -183,25 +201,33 @@ def nothing_left_behind() -> Iterator[None]:
 
     An idle thread of a pool is no work, nor is a compiler's pool of processes.
     """
-    threads, children = set(threading.enumerate()), _children()
+    before = _at_work()
     yield
-    for thread in set(threading.enumerate()) - threads:
-        if _at_work(thread):
+    if any(map(_idle, threading.enumerate())):
+        time.sleep(WAKING_S)  # a pool's thread may not have noticed its new work yet
+    for one, words in _at_work().items():
+        if one not in before:
             raise SubmissionError(
-                f"expected all work to be done when the call returns, found the thread "
-                f"{thread.name!r} still at work."
+                f"expected all work to be done when the call returns, found {words}."
             )
-    if left := {pid: line for pid, line in _children().items() if pid not in children}:
-        pid, line = next(iter(left.items()))
-        raise SubmissionError(
-            f"expected all work to be done when the call returns, found the child process {pid} "
-            f"still running ({line})."
-        )
 
 
-def _at_work(thread: threading.Thread) -> bool:
+def _at_work() -> dict[object, str]:
+    """Threads and child processes that are busy, each in words."""
+    found: dict[object, str] = {
+        thread: f"the thread {thread.name!r} still at work"
+        for thread in threading.enumerate()
+        if not _idle(thread)
+    }
+    return found | {
+        pid: f"the child process {pid} still running ({line})" for pid, line in _children().items()
+    }
+
+
+def _idle(thread: threading.Thread) -> bool:
+    """Whether a thread has ended, or belongs to a pool and waits for work."""
     frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_code is not concurrent.futures.thread._worker.__code__
+    return frame is None or frame.f_code is concurrent.futures.thread._worker.__code__
 
 
 def _children() -> dict[int, str]:
@@ -210,8 +236,9 @@ def _children() -> dict[int, str]:
     for task in Path("/proc/self/task").glob("*/children"):
         for pid in _text(task).split():
             line = _text(Path("/proc", pid, "cmdline")).replace("\0", " ").strip()
-            # a finished child that nobody waited for has no command line
-            if line and "compile_worker" not in line:
+            # the state stands behind the name in brackets; Z has ended, and nobody asked how
+            state = _text(Path("/proc", pid, "stat")).rpartition(") ")[2][:1]
+            if state not in ("", "Z") and "compile_worker" not in line:
                 found[int(pid)] = line[:80]
     return found
 

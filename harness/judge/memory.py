@@ -95,7 +95,15 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(INTEGERS.get(tensor.itemsize, torch.uint8))
 
 
-class PoisonedAllocations(TorchDispatchMode):
+class LightMode(TorchDispatchMode):
+    """A dispatch mode whose first operator does not import torch._dynamo, which takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class PoisonedAllocations(LightMode):
     """While active, uninitialised torch memory is poisoned and fenced by guard bands."""
 
     def __init__(self, pattern: str) -> None:

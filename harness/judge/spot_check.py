@@ -1,11 +1,13 @@
 """
 Calls checked while they are timed, so that none can be honest in the one and not in the other.
 
-Before each call one element of every floating-point input takes its neighbour's value: the same
-storage, other contents, so that no answer can be kept from an earlier call. One call, drawn at
-random from the later ones, is compared with the reference once the clock has stopped.
+Before each call one row of every floating-point input (the last axis; one element of a vector)
+takes its neighbour's values: the same storage, other contents, so that no answer can be kept from
+an earlier call. One call, drawn at random from the later ones, is compared with the reference once
+the clock has stopped.
 """
 
+import math
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,14 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.judge.answer import Value, as_tensor, assert_sound, copied, differences, parts
+from harness.judge.answer import Value, as_tensor, assert_sound, copied, fingerprint, parts
 
 Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnCall:
-    """One call as it was timed: copies of what it was given and gave back, and what it changed."""
+    """
+    One call as it was timed: copies of what it was given and gave back.
+
+    `changed` are the inputs that the calls, this one or another, have written to.
+    """
 
     inputs: Inputs
     result: Value
@@ -36,16 +42,25 @@ class SpotCheck:
         entry: The function.
         arguments: What it is called with; their contents change between calls.
         writes: Names of the arguments that it may change and return.
+        structured: Names of the arguments that keep their contents, because one of their values
+            depends on another.
     """
 
     def __init__(
-        self, entry: Callable[..., Any], arguments: Inputs, *, writes: Collection[str] = ()
+        self,
+        entry: Callable[..., Any],
+        arguments: Inputs,
+        *,
+        writes: Collection[str] = (),
+        structured: Collection[str] = (),
     ) -> None:
         self._entry = entry
         self._arguments = arguments
         self._writes = writes
         self._random = random.SystemRandom()
-        views = [as_tensor(part) for _, part in parts(list(arguments.values()), "")]
+        self._before = self._fingerprints()
+        loose = [value for name, value in arguments.items() if name not in structured]
+        views = [as_tensor(part) for _, part in parts(loose, "")]
         floats = [view for view in views if view is not None and view.is_floating_point()]
         self._nudges = [Nudge(view, self._random) for view in floats if view.numel() > 1]
         self._calls = 0
@@ -53,7 +68,7 @@ class SpotCheck:
         self._awaited = False
         self._given: Inputs | None = None
         self._got: list[Value] = []
-        self._kept: tuple[Inputs, Value, dict[str, list[torch.Tensor]]] | None = None
+        self._kept: tuple[Inputs, Value] | None = None
 
     def call(self) -> None:
         """The timed call."""
@@ -80,11 +95,12 @@ class SpotCheck:
         for nudge in self._nudges:
             nudge.undo()
         assert self._kept is not None, "expected at least one call between the marks, found none"
-        inputs, result, changed = self._kept
+        inputs, result = self._kept
+        after = self._fingerprints()
         return DrawnCall(
             inputs={name: _like(value, self._arguments[name]) for name, value in inputs.items()},
             result=result,
-            changed=tuple(name for name, found in changed.items() if any(map(bool, found))),
+            changed=tuple(name for name in after if after[name] != self._before[name]),
         )
 
     def _settle(self) -> None:
@@ -92,13 +108,15 @@ class SpotCheck:
         if self._given is not None and self._got:
             (result,) = self._got
             assert_sound(result, self._arguments, writes=self._writes)
-            changed = {
-                name: differences(value, self._given[name])
-                for name, value in self._arguments.items()
-                if name not in self._writes
-            }
-            self._kept = self._given, copied(result), changed
+            self._kept = self._given, copied(result)
         self._given, self._got, self._awaited = None, [], False
+
+    def _fingerprints(self) -> dict[str, tuple[int, ...]]:
+        return {
+            name: fingerprint(value)
+            for name, value in self._arguments.items()
+            if name not in self._writes
+        }
 
 
 def _like(held: Value, argument: Value) -> Value:
@@ -109,27 +127,30 @@ def _like(held: Value, argument: Value) -> Value:
 
 
 class Nudge:
-    """Gives one element of a tensor its neighbour's value, and the last one its own back."""
+    """Gives one row of a tensor its neighbour's values, and the last one its own back."""
 
     def __init__(self, tensor: torch.Tensor, draw: random.Random) -> None:
         self._tensor = tensor
         self._random = draw
-        self._place: torch.Tensor | None = None
-        self._own = tensor.new_empty(())
+        shape = tuple(tensor.shape)
+        self._shape = shape[:-1] if math.prod(shape[:-1]) > 1 else shape
+        self._row: torch.Tensor | None = None
+        self._own: torch.Tensor | None = None
 
     def __call__(self) -> None:
-        """Change one element, drawn at random."""
+        """Change one row, drawn at random."""
         self.undo()
-        at = self._random.randrange(self._tensor.numel())
-        self._place = self._element(at)
-        self._own = self._place.clone()
-        self._place.copy_(self._element(at - 1 if at else 1))
+        at = self._random.randrange(math.prod(self._shape))
+        self._row = self._row_at(at)
+        self._own = self._row.clone()
+        self._row.copy_(self._row_at(at - 1 if at else 1))
 
     def undo(self) -> None:
-        """Give the changed element its own value back."""
-        if self._place is not None:
-            self._place.copy_(self._own)
+        """Give the changed row its own values back."""
+        if self._row is not None and self._own is not None:
+            self._row.copy_(self._own)
+        self._row = self._own = None
 
-    def _element(self, at: int) -> torch.Tensor:
-        where = np.unravel_index(at, tuple(self._tensor.shape))
+    def _row_at(self, at: int) -> torch.Tensor:
+        where = np.unravel_index(at, self._shape)
         return self._tensor[tuple(int(index) for index in where)]

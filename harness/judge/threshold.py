@@ -126,8 +126,8 @@ def _objection(timed: Timed, profile: Profile, least_s: float = 0.0) -> tuple[st
     if check is not None and not check.clean:
         return FAILED, (
             f"work was left running: {check.calls} calls took {_ms(check.device_s)} on their "
-            f"stream, but the device was at work for {_ms(check.wall_s)}; have it done on the "
-            "current stream"
+            f"stream, but kept the device at work for {_ms(check.left_s)} more; have it done on "
+            "the current stream"
         )
     if least_s > BEYOND_PHYSICS * timed.mine.median:
         return FAILED, (

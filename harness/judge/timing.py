@@ -51,6 +51,10 @@ class Clock(ABC):
         """Seconds of the device from mark to mark, both of them passed."""
 
     @abstractmethod
+    def wait_for(self, mark: Any) -> None:  # noqa: ANN401
+        """Return when the device has passed `mark`."""
+
+    @abstractmethod
     def wait(self) -> None:
         """Return when the device is idle, on every stream."""
 
@@ -87,6 +91,9 @@ class HostClock(Clock):
         """Seconds by the host's clock."""
         return stop - start
 
+    def wait_for(self, mark: float) -> None:
+        """Nothing is asynchronous here."""
+
     def wait(self) -> None:
         """Nothing is asynchronous here."""
 
@@ -105,6 +112,10 @@ class EventClock(Clock):
     def between(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
         """Seconds between two events, to about half a microsecond."""
         return float(start.elapsed_time(stop)) / 1e3
+
+    def wait_for(self, mark: torch.cuda.Event) -> None:
+        """Until the event; other streams may go on."""
+        mark.synchronize()
 
     def wait(self) -> None:
         """Device-wide: work left on any stream is waited for."""
@@ -162,23 +173,18 @@ class StreamCheck:
     """
     Some calls back to back, told by two clocks.
 
-    `wall_s` are the host's seconds until the whole device was idle, `device_s` those between
-    marks around the calls. Work that was left outside the marks makes the first much longer.
+    `device_s` are the device's seconds between marks around the calls, `left_s` the wall clock's
+    from the second mark until the whole device was idle: of work left outside the marks.
     """
 
     calls: int
-    wall_s: float
     device_s: float
-
-    @property
-    def left_s(self) -> float:
-        """Seconds of work that was still running when the marks said that all was done."""
-        return max(0.0, self.wall_s - self.device_s)
+    left_s: float
 
     @property
     def clean(self) -> bool:
-        """Whether the two clocks agree as well as they can."""
-        return self.left_s <= max(CHECK_SLACK_S, CHECK_SLACK * self.wall_s)
+        """Whether next to nothing went on after the marks."""
+        return self.left_s <= max(CHECK_SLACK_S, CHECK_SLACK * (self.device_s + self.left_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +192,9 @@ class Timed:
     """
     Every sample of a call, of what it was compared with, and what was seen around them.
 
-    `streams` is the worst check there was; `before` is the device's state ahead of any work of
-    ours, `during` the one while timing. Each is None where it was not asked for or is not known.
+    `streams` is the last check, or the first that found something; `before` is the device's
+    state ahead of any work of ours, `during` the one while timing. Each is None where it was not
+    asked for or is not known.
     """
 
     mine: Samples
@@ -219,7 +226,6 @@ def measure(
     clock: Clock,
     *,
     before: Call = nothing,
-    warmed: Call = nothing,
     probe: Probe | None = None,
     most_s: float = MOST_S,
 ) -> Timed:
@@ -230,11 +236,10 @@ def measure(
         call: What is timed, again and again.
         clock: Of the device it runs on.
         before: Called untimed ahead of each call.
-        warmed: Called once, when the warm-up is over.
         probe: Reads the device's state, ahead of the warm-up and while timing.
         most_s: Seconds after which timing ends, however much the samples spread.
     """
-    session = _Session([call], clock, before, warmed, probe)
+    session = _Session([call], clock, before, probe)
     return session.time(_precise, most_s)
 
 
@@ -244,7 +249,6 @@ def compare(
     clock: Clock,
     *,
     before: Call = nothing,
-    warmed: Call = nothing,
     probe: Probe | None = None,
     required: float | None = None,
 ) -> Timed:
@@ -259,7 +263,7 @@ def compare(
         low, high = median_interval(_ratios(*kept))
         return required is not None and not low <= required <= high
 
-    session = _Session([call, baseline], clock, before, warmed, probe)
+    session = _Session([call, baseline], clock, before, probe)
     return session.time(_precise if required is None else decided, MOST_S)
 
 
@@ -270,26 +274,25 @@ class _Session:
     calls: Sequence[Call]
     clock: Clock
     before: Call
-    warmed: Call
     probe: Probe | None
 
     def time(self, enough: Callable[[Times], bool], most_s: float) -> Timed:
         """Warm up, then time until `enough` of the samples, or until `most_s` are over."""
         state_before = None if self.probe is None else settled_state(self.probe)
         self._warm_up()
-        self.warmed()
         # read while the device is at work
         reading = None if self.probe is None else self.probe()
         kept: Times = [[] for _ in self.calls]
-        checks: list[StreamCheck] = []
+        streams: StreamCheck | None = None
         start, batches = self.clock.now(), 0
         while True:
             rounds = max(BATCH, int(GROWTH * len(kept[0])))
             new = self.clock.time_rounds(self.calls, rounds, self.before)
             for samples, more in zip(kept, new, strict=True):
                 samples.extend(more)
-            if self.clock.asynchronous and batches % CHECK_EVERY == 0:
-                checks.append(check_streams(self.calls[0], self.clock, statistics.median(kept[0])))
+            due = self.clock.asynchronous and batches % CHECK_EVERY == 0
+            if due and (streams is None or streams.clean):
+                streams = check_streams(self.calls[0], self.clock, statistics.median(kept[0]))
             batches += 1
             spent_s = self.clock.now() - start
             if spent_s > most_s:
@@ -301,7 +304,7 @@ class _Session:
         return Timed(
             mine=mine,
             baseline=baseline[0] if baseline else None,
-            streams=max(checks, key=lambda one: (not one.clean, one.left_s), default=None),
+            streams=streams,
             before=state_before,
             during=None if reading is None else reading.state(),
         )
@@ -325,7 +328,7 @@ class _Session:
 
 def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
     """
-    Hold the device's clock against the wall's over some calls that take `seconds` each.
+    See whether some calls, which take `seconds` each, leave work running.
 
     A host that was kept waiting looks like work left behind, so a suspicion is looked into twice
     more; what is left behind by every call is found every time.
@@ -333,14 +336,15 @@ def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
     calls = max(2, min(CHECK_MOST_CALLS, round(CHECK_S / max(seconds, 1e-6))))
     for _ in range(CHECK_TRIES):
         clock.wait()
-        start_s = clock.now()
         start = clock.mark()
         for _ in range(calls):
             call()
         stop = clock.mark()
+        clock.wait_for(stop)
+        passed_s = clock.now()
         clock.wait()
-        wall_s = clock.now() - start_s
-        found = StreamCheck(calls=calls, wall_s=wall_s, device_s=clock.between(start, stop))
+        left_s = clock.now() - passed_s
+        found = StreamCheck(calls=calls, device_s=clock.between(start, stop), left_s=left_s)
         if found.clean:
             break
     return found

@@ -15,6 +15,7 @@ from harness.judge import kernels, timing
 from harness.judge.correctness import assert_matches
 from harness.judge.device_state import Probe, smi_probe
 from harness.judge.guarded import GuardedCall, Inputs, Order
+from harness.judge.honesty import nothing_left_behind
 from harness.judge.memory import NAN
 from harness.judge.spot_check import DrawnCall, SpotCheck
 from harness.judge.submission import Submission
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
+Publish = Callable[[timing.Samples, Verdict], None]
 
 
 @dataclass(kw_only=True)
@@ -132,39 +134,55 @@ class Trial:
         self.record_verdict(threshold.name, threshold.meter, verdict)
         return verdict
 
-    def judge_speed(self, threshold: SpeedThreshold) -> Verdict:
-        """Time a `[[speed]]` entry on its own case, then check one of the timed answers."""
+    def judge_speed(self, threshold: SpeedThreshold, publish: Publish) -> Verdict:
+        """
+        Time a `[[speed]]` entry on its own case, then check one of the timed answers.
+
+        `publish` is given the samples of a right answer, and the verdict whatever it is.
+        """
         inputs = self.inputs(threshold.case)
         arguments = self.launchable(inputs)
-        check = SpotCheck(self.submission.entry, arguments, writes=self.submission.kata.writes)
+        check = SpotCheck(
+            self.submission.entry,
+            arguments,
+            writes=self.submission.kata.writes,
+            structured=getattr(self.oracle, "STRUCTURED", ()),
+        )
+        required = threshold.required(self.profile.id)
+        with nothing_left_behind():
+            timed = self._time(threshold, check, arguments, required)
+        if threshold.kind == "baseline":
+            verdict = judge_ratio(timed, self.profile, required, threshold.name)
+        else:
+            dtype = threshold.dtype or str(threshold.case.get("dtype", "float32"))
+            cost = self.oracle.cost(**inputs)
+            verdict = judge_roofline(timed, cost, dtype, self.profile, required, threshold.name)
+        self._assert_right_while_timed(check.drawn())
+        publish(timed.mine, verdict)
+        self.record_verdict(threshold.name, threshold.kind, verdict)
+        return verdict
+
+    def _time(
+        self, threshold: SpeedThreshold, check: SpotCheck, arguments: Inputs, required: float
+    ) -> timing.Timed:
         clock, flush, probe = self._instruments()
 
         def before() -> None:
             check.before()
             flush()
 
-        required = threshold.required(self.profile.id)
-        if threshold.kind == "baseline":
-            assert threshold.against is not None
-            baseline = getattr(self.oracle, threshold.against)
-            timed = timing.compare(
-                check.call,
-                lambda: baseline(**arguments),
-                clock,
-                before=before,
-                probe=probe,
-                # a shared CPU never settles to 1 %: there the verdict is enough
-                required=required if self.device == "cpu" else None,
-            )
-            verdict = judge_ratio(timed, self.profile, required, threshold.name)
-        else:
-            timed = timing.measure(check.call, clock, before=before, probe=probe)
-            dtype = threshold.dtype or str(threshold.case.get("dtype", "float32"))
-            cost = self.oracle.cost(**inputs)
-            verdict = judge_roofline(timed, cost, dtype, self.profile, required, threshold.name)
-        self._assert_right_while_timed(check.drawn())
-        self.record_verdict(threshold.name, threshold.kind, verdict)
-        return verdict
+        if threshold.against is None:
+            return timing.measure(check.call, clock, before=before, probe=probe)
+        baseline = getattr(self.oracle, threshold.against)
+        return timing.compare(
+            check.call,
+            lambda: baseline(**arguments),
+            clock,
+            before=before,
+            probe=probe,
+            # a shared CPU never settles to 1 %: there the verdict is enough
+            required=required if self.device == "cpu" else None,
+        )
 
     def _assert_right_while_timed(self, call: DrawnCall) -> None:
         __tracebackhide__ = True

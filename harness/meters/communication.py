@@ -1,7 +1,7 @@
 """
 What a rank sends: bytes, messages and their order, point-to-point and collective.
 
-    p2p = CountingP2P()             # isend, irecv, send, recv over torch.distributed
+    with CountingP2P() as p2p: ...  # isend, irecv, send, recv over torch.distributed
     with comm_meter() as c: ...     # c.bytes_sent c.messages c.calls c.log
 
 Bytes follow one convention whatever the backend does. On P ranks, per rank:
@@ -23,13 +23,13 @@ those are what is counted.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
-from harness.errors import UsageProblem
+from harness.errors import HarnessError, UsageProblem
 from harness.meters.dispatch import OperatorWatch, tensors_in
 
 # torch 2.13 renames both and warns about the old names; 2.11 has only those
@@ -53,17 +53,33 @@ class Transfer(NamedTuple):
     bytes: int
 
 
+class WaitProblem(HarnessError):
+    """A transfer was waited for twice, or never."""
+
+
 class Pending:
-    """A transfer under way; waiting for it is an entry of the log too."""
+    """A transfer under way; waiting for it, once, is an entry of the log too."""
 
     def __init__(self, work: dist.Work, transfer: Transfer, log: list[Transfer]) -> None:
+        self.transfer = transfer
+        self.waited = False
         self._work = work
-        self._transfer = transfer
         self._log = log
 
     def wait(self) -> None:
-        """Block until the tensor may be read (after irecv) or written (after isend)."""
-        self._log.append(self._transfer._replace(op=f"wait_{self._transfer.op}"))
+        """
+        Block until the tensor may be read (after irecv) or written (after isend).
+
+        Raises:
+            WaitProblem: it has been waited for before; the backend would wait for ever.
+        """
+        if self.waited:
+            raise WaitProblem(
+                f"{_told(self.transfer)}: expected one wait(), found a second. "
+                "Wait for every transfer once."
+            )
+        self.waited = True
+        self._log.append(self.transfer._replace(op=f"wait_{self.transfer.op}"))
         self._work.wait()
 
     def is_completed(self) -> bool:
@@ -71,12 +87,18 @@ class Pending:
         return bool(self._work.is_completed())
 
 
+def _told(transfer: Transfer) -> str:
+    towards = "to" if transfer.op == "isend" else "from"
+    return f"{transfer.op} of {transfer.bytes} bytes {towards} rank {transfer.peer}"
+
+
 class CountingP2P:
     """
     Point-to-point transfers of contiguous tensors over the default process group, counted.
 
     `bytes_sent`, `bytes_received` and `messages` (sent) count what was posted; `log` holds every
-    call in order: isend, irecv, wait_isend, wait_irecv, send, recv.
+    call in order: isend, irecv, wait_isend, wait_irecv, send, recv. As a context manager it
+    raises WaitProblem at the end of a block that left transfers without a wait.
     """
 
     def __init__(self) -> None:
@@ -84,16 +106,30 @@ class CountingP2P:
         self.bytes_received = 0
         self.messages = 0
         self.log: list[Transfer] = []
+        # kept, so that one nobody waits for still goes through instead of hanging its peer
+        self._posted: list[Pending] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        forgotten = Counter(_told(one.transfer) for one in self._posted if not one.waited)
+        if kind is None and forgotten:
+            raise WaitProblem(
+                f"p2p: expected a wait() for each of {len(self._posted)} transfers, found none "
+                f"for {', '.join(f'{count} x {told}' for told, count in forgotten.items())}. "
+                "Wait for every transfer once."
+            )
 
     def isend(self, tensor: Tensor, dst: int) -> Pending:
         """Start sending `tensor`, which must not change before the wait."""
         transfer = self._sending("isend", tensor, dst)
-        return Pending(_posted(dist.isend(tensor, dst)), transfer, self.log)
+        return self._pending(dist.isend(tensor, dst), transfer)
 
     def irecv(self, tensor: Tensor, src: int) -> Pending:
         """Start receiving into `tensor`, which holds nothing of use before the wait."""
         transfer = self._receiving("irecv", tensor, src)
-        return Pending(_posted(dist.irecv(tensor, src)), transfer, self.log)
+        return self._pending(dist.irecv(tensor, src), transfer)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send `tensor` and wait until it may be written."""
@@ -118,10 +154,10 @@ class CountingP2P:
         self.log.append(transfer)
         return transfer
 
-
-def _posted(work: dist.Work | None) -> dist.Work:
-    assert work is not None, "this rank is a member of the default group"
-    return work
+    def _pending(self, work: dist.Work | None, transfer: Transfer) -> Pending:
+        assert work is not None, "this rank is a member of the default group"
+        self._posted.append(Pending(work, transfer, self.log))
+        return self._posted[-1]
 
 
 class _Sent(NamedTuple):

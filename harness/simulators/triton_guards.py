@@ -89,7 +89,7 @@ def install_bounds_guard() -> None:
         try:
             return run(kernel, *args, **kwargs)
         except InterpreterError as error:
-            if isinstance(error.__cause__, OutOfBounds):
+            if isinstance(error.__cause__, (OutOfBounds, NotImplementedError)):
                 raise error.__cause__ from None
             raise
         finally:

@@ -56,11 +56,14 @@ def transpose(a, out) -> None:
     rows, cols = a.shape
     lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
 
+    # without a test for each element the four loads are under way together
+    whole = (cuda.blockIdx.x + 1) * TILE <= cols and (cuda.blockIdx.y + 1) * TILE <= rows
+
     # lanes run along a row of a, and along a row of the tile
     row = cuda.blockIdx.y * TILE + warp
     col = cuda.blockIdx.x * TILE + lane
     for step in range(0, TILE, ROWS):
-        if row + step < rows and col < cols:
+        if whole or (row + step < rows and col < cols):
             tile[warp + step, lane] = a[row + step, col]
 
     # outside of any guard: a thread beyond the edge here may be inside it below
@@ -71,7 +74,7 @@ def transpose(a, out) -> None:
     row = cuda.blockIdx.x * TILE + warp
     col = cuda.blockIdx.y * TILE + lane
     for step in range(0, TILE, ROWS):
-        if row + step < cols and col < rows:
+        if whole or (row + step < cols and col < rows):
             out[row + step, col] = tile[lane, warp + step]
 
 

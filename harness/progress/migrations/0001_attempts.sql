@@ -44,7 +44,7 @@ CREATE TABLE measurements (
     value    REAL,                      -- NULL stands for NaN
     unit     TEXT    NOT NULL,
     "limit"  REAL,
-    relation TEXT    NOT NULL CHECK (relation IN ('<=', '>=')),
+    relation TEXT    NOT NULL CHECK (relation IN ('<=', '>=', '==')),
     passed   INTEGER CHECK (passed IN (0, 1)),
     detail   TEXT    NOT NULL,          -- JSON object
     PRIMARY KEY (attempt, position)

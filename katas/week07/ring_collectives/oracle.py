@@ -7,7 +7,7 @@ def vectors(*, world, size, dtype, seed):
     """Draw one vector a rank: N(0, 1), or integers whose sums need more than float32's 24 bits."""
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
-        return list(torch.randn(world, size, generator=generator).to(dtype))
+        return list(torch.randn(world, size, generator=generator, dtype=torch.float64).to(dtype))
     return list(torch.randint(-(2**28), 2**28, (world, size), generator=generator).to(dtype))
 
 
@@ -27,6 +27,6 @@ def chunk_size(size, world):
     return (size + world - 1) // world
 
 
-def bytes_sent(*, size, world, itemsize):
-    """Both phases, each rank: world - 1 chunks."""
-    return 2 * (world - 1) * chunk_size(size, world) * itemsize
+def bytes_a_phase(*, chunk, world, itemsize):
+    """What each rank sends in either phase: world - 1 chunks of `chunk` elements."""
+    return (world - 1) * chunk * itemsize

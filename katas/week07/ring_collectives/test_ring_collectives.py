@@ -1,65 +1,101 @@
 """What is special about a ring: who owns what, who talks to whom, and what is still in flight."""
 
+from collections import Counter
+from contextlib import contextmanager
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from harness.judge import assert_matches
-from harness.meters.communication import CountingP2P
+from harness.meters.communication import CountingP2P, comm_meter
 
 LIMIT_S = 3.0  # a ring of this size takes a tenth of a second, a deadlock for ever
-SIZES = (0, 1, 5, 4096)  # nothing, fewer than ranks, not divisible, divisible
+# nothing, fewer than ranks, not divisible and twice in a row, divisible
+SIZES = (0, 1, 7, 7, 4000)
 
 
 def integers(oracle, world, seed, sizes=SIZES):
-    """For each size, one vector a rank."""
+    """For each size, one vector a rank; no two alike."""
     return [
-        oracle.vectors(world=world, size=size, dtype=torch.int32, seed=seed + size)
-        for size in sizes
+        oracle.vectors(world=world, size=size, dtype=torch.int32, seed=seed + at)
+        for at, size in enumerate(sizes)
     ]
 
 
+@contextmanager
+def network(rank, kind=CountingP2P):
+    """Yield a p2p for one call, which must send everything through it and wait for all of it."""
+    with kind() as p2p, comm_meter() as meter:
+        yield p2p
+    ops = Counter(op.removeprefix("i") for op, *_ in p2p.log if not op.startswith("wait_"))
+    around = ", ".join(meter.calls - ops)
+    assert not around, f"rank {rank}: expected all transfers through p2p, found {around} beside it"
+
+
 def test_each_rank_owns_the_sum_of_its_own_chunk(kata, oracle, ranks, seed):
-    cases = integers(oracle, 4, seed)
+    cases = integers(oracle, 5, seed)
 
     def reduce_scatter(rank, world):
         mine = [vectors[rank].clone() for vectors in cases]
-        chunks = [kata.ring_reduce_scatter(x, rank, world, CountingP2P()) for x in mine]
+        chunks = []
+        for x in mine:
+            with network(rank) as p2p:
+                chunks.append(kata.ring_reduce_scatter(x, rank, world, p2p))
         for x, vectors in zip(mine, cases, strict=True):
             assert torch.equal(x, vectors[rank]), "x was written to: expected it unchanged"
         return chunks
 
-    for rank, chunks in enumerate(ranks(4, reduce_scatter, timeout_s=LIMIT_S)):
+    for rank, chunks in enumerate(ranks(5, reduce_scatter, timeout_s=LIMIT_S)):
         for found, vectors in zip(chunks, cases, strict=True):
-            want = oracle.chunk(oracle.total(vectors), rank, 4).to(torch.int32)
+            want = oracle.chunk(oracle.total(vectors), rank, 5).to(torch.int32)
             assert_matches(found, want, name=f"rank {rank}'s chunk of {vectors[0].numel()}")
 
 
-def test_chunks_are_gathered_in_the_order_of_the_ranks(kata, oracle, ranks, seed):
-    cases = integers(oracle, 3, seed, sizes=(0, 1, 7))
+def test_chunks_are_gathered_bit_for_bit_in_the_order_of_the_ranks(kata, oracle, ranks, seed):
+    cases = integers(oracle, 5, seed, sizes=(0, 1, 7, 7))
+    cases += [
+        oracle.vectors(world=5, size=7, dtype=dtype, seed=seed)
+        for dtype in (torch.float64, torch.float32)
+    ]
 
     def all_gather(rank, world):
-        return [kata.ring_all_gather(chunks[rank], rank, world, CountingP2P()) for chunks in cases]
+        gathered = []
+        for chunks in cases:
+            with network(rank) as p2p:
+                gathered.append(kata.ring_all_gather(chunks[rank], rank, world, p2p))
+        return gathered
 
-    for rank, gathered in enumerate(ranks(3, all_gather, timeout_s=LIMIT_S)):
+    for rank, gathered in enumerate(ranks(5, all_gather, timeout_s=LIMIT_S)):
         for found, chunks in zip(gathered, cases, strict=True):
-            assert_matches(found, torch.cat(chunks), name=f"what rank {rank} gathered")
+            want = torch.cat(chunks)
+            assert found.dtype == want.dtype, f"expected {want.dtype}, found {found.dtype}"
+            assert found.tolist() == want.tolist(), f"rank {rank} gathered something else"
 
 
-@pytest.mark.parametrize("world", [2, 3])  # one neighbour on both sides, and two
-def test_all_reduce_leaves_the_sum_in_place(kata, oracle, ranks, seed, world):
-    cases = integers(oracle, world, seed)
+def test_all_reduce_leaves_the_sum_in_place(kata, oracle, ranks, seed):
+    cases = integers(oracle, 5, seed)
 
     def all_reduce(rank, world):
-        mine = [vectors[rank].clone() for vectors in cases]
-        for x in mine:
-            assert kata.ring_all_reduce(x, rank, world, CountingP2P()) is None
-        return mine
+        sums = []
+        for vectors in cases:
+            wide = torch.nn.functional.pad(vectors[rank], (1, 2), value=-7)
+            x = wide[1:-2]
+            with network(rank) as p2p:
+                returned = kata.ring_all_reduce(x, rank, world, p2p)
+            assert returned is None, (
+                f"ring_all_reduce: expected it to return None, found {type(returned).__name__}. "
+                "The sum belongs in x."
+            )
+            sums.append(wide)
+        return sums
 
-    for rank, sums in enumerate(ranks(world, all_reduce, timeout_s=LIMIT_S)):
-        for found, vectors in zip(sums, cases, strict=True):
+    for rank, sums in enumerate(ranks(5, all_reduce, timeout_s=LIMIT_S)):
+        for wide, vectors in zip(sums, cases, strict=True):
             want = oracle.total(vectors).to(torch.int32)
-            assert_matches(found, want, name=f"rank {rank}'s sum of {want.numel()}")
+            name = f"rank {rank}'s sum of {want.numel()}, in the memory of x"
+            assert_matches(wide[1:-2], want, name=name)
+            assert wide[[0, -2, -1]].tolist() == [-7] * 3, "what lies beside x was written to"
 
 
 def test_a_world_of_one_sends_nothing_and_copies(kata):
@@ -68,25 +104,29 @@ def test_a_world_of_one_sends_nothing_and_copies(kata):
     chunk = kata.ring_reduce_scatter(x, 0, 1, nobody)
     full = kata.ring_all_gather(x, 0, 1, nobody)
     kata.ring_all_reduce(x, 0, 1, nobody)
-    assert x.tolist() == chunk.tolist() == full.tolist() == [0, 1, 2, 3, 4]
-    assert len({tensor.data_ptr() for tensor in (x, chunk, full)}) == 3, "memory is shared with x"
+    assert x.tolist() == [0, 1, 2, 3, 4]
+    for name, found in {"ring_reduce_scatter": chunk, "ring_all_gather": full}.items():
+        assert found.tolist() == [0, 1, 2, 3, 4], name
+        shared = found.data_ptr() == x.data_ptr()
+        assert not shared, f"{name}: expected a result in new memory, found that of its input"
 
 
 def test_floats_are_the_same_bits_on_every_rank(kata, oracle, ranks, seed):
     cases = [
-        oracle.vectors(world=4, size=5000, dtype=dtype, seed=seed)
-        for dtype in (torch.float32, torch.float16)
+        oracle.vectors(world=3, size=5000, dtype=dtype, seed=seed)
+        for dtype in (torch.float64, torch.float32, torch.float16)
     ]
 
     def all_reduce(rank, world):
         mine = [vectors[rank].clone() for vectors in cases]
         library = [vectors[rank].clone() for vectors in cases]
         for x, trusted in zip(mine, library, strict=True):
-            kata.ring_all_reduce(x, rank, world, CountingP2P())
+            with network(rank) as p2p:
+                kata.ring_all_reduce(x, rank, world, p2p)
             dist.all_reduce(trusted)
         return mine, library
 
-    (first, library), *others = ranks(4, all_reduce, timeout_s=LIMIT_S)
+    (first, library), *others = ranks(3, all_reduce, timeout_s=LIMIT_S)
     for found, trusted, vectors in zip(first, library, cases, strict=True):
         assert_matches(found, oracle.total(vectors), same_precision=trusted)
     for rank, (found, _) in enumerate(others, start=1):
@@ -100,9 +140,12 @@ def test_strided_vectors_are_reduced_where_they_are(kata, oracle, ranks, seed):
 
     def every_collective(rank, world):
         x = wide[rank].clone()
-        chunk = kata.ring_reduce_scatter(x[::2], rank, world, CountingP2P())
-        full = kata.ring_all_gather(x[::2], rank, world, CountingP2P())
-        kata.ring_all_reduce(x[::2], rank, world, CountingP2P())
+        with network(rank) as p2p:
+            chunk = kata.ring_reduce_scatter(x[::2], rank, world, p2p)
+        with network(rank) as p2p:
+            full = kata.ring_all_gather(x[::2], rank, world, p2p)
+        with network(rank) as p2p:
+            kata.ring_all_reduce(x[::2], rank, world, p2p)
         return chunk, full, x
 
     for rank, (chunk, full, x) in enumerate(ranks(2, every_collective, timeout_s=LIMIT_S)):
@@ -112,27 +155,59 @@ def test_strided_vectors_are_reduced_where_they_are(kata, oracle, ranks, seed):
         assert torch.equal(x[1::2], wide[rank][1::2]), "the gaps were written to"
 
 
-def test_a_rank_sends_chunks_to_its_right_and_no_more(kata, oracle, ranks, cost, seed):
-    sizes = {torch.float32: 4099, torch.float16: 1001}  # 4 ranks divide neither
+def assert_ring(log, name, rank, world):
+    """Each step posts both its transfers, with the neighbours, before it waits for either."""
+    sides = {"send": ("right", (rank + 1) % world), "recv": ("left", (rank - 1) % world)}
+    done = Counter()
+    for op, peer, _ in log:
+        side, neighbour = sides[op[-4:]]
+        assert peer == neighbour, (
+            f"{name}, rank {rank} of {world}: {op}: expected its {side} neighbour {neighbour}, "
+            f"found {peer}"
+        )
+        assert op not in sides, f"{name}: expected isend and irecv alone, found p2p.{op}"
+        done[op] += 1
+        waited = max(done["wait_isend"], done["wait_irecv"])
+        assert waited <= min(done["isend"], done["irecv"]), (
+            f"{name}, rank {rank} of {world}: expected the isend and the irecv of a step before "
+            f"the first wait, found {op} before both. Its neighbours stand still meanwhile."
+        )
+
+
+# as many neighbours as there are, one on each side, and the ring of the thresholds
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_sends_chunks_to_its_right_and_no_more(kata, oracle, ranks, cost, seed, world):
+    sizes = {torch.float32: 4099, torch.float16: 1001, torch.int32: 5}  # 2, 3, 4 divide none
     cases = [
-        oracle.vectors(world=4, size=size, dtype=dtype, seed=seed) for dtype, size in sizes.items()
+        oracle.vectors(world=world, size=size, dtype=dtype, seed=seed)
+        for dtype, size in sizes.items()
     ]
+    phases = {"ring_all_reduce": 2, "ring_reduce_scatter": 1, "ring_all_gather": 1}
 
-    def all_reduce(rank, world):
-        counters = [CountingP2P() for _ in cases]
-        for vectors, p2p in zip(cases, counters, strict=True):
-            kata.ring_all_reduce(vectors[rank].clone(), rank, world, p2p)
-        return [(p2p.bytes_sent, p2p.messages, p2p.log) for p2p in counters]
+    def every_collective(rank, world):
+        counted = {}
+        for vectors in cases:
+            for name in phases:
+                with network(rank) as p2p:
+                    getattr(kata, name)(vectors[rank].clone(), rank, world, p2p)
+                counted[name, vectors[0].dtype] = p2p.bytes_sent, p2p.messages, p2p.log
+        return counted
 
-    counted = ranks(4, all_reduce, timeout_s=LIMIT_S)
-    cost.check("comm_bytes", max(single[0] for single, _ in counted))
-    cost.check("comm_steps", max(single[1] for single, _ in counted))
-    limit = oracle.bytes_sent(size=1001, world=4, itemsize=2)
-    for rank, (single, half) in enumerate(counted):
-        assert half[0] == limit, f"float16: expected {limit} bytes a rank, found {half[0]}"
-        for op, peer, _ in [*single[2], *half[2]]:
-            neighbour = (rank + 1) % 4 if "send" in op else (rank - 1) % 4
-            assert peer == neighbour, f"rank {rank}: {op} with {peer}, which is not its neighbour"
+    counted = ranks(world, every_collective, timeout_s=LIMIT_S)
+    if world == 4:
+        cost.check("comm_bytes", max(one["ring_all_reduce", torch.float32][0] for one in counted))
+        cost.check("comm_steps", max(one["ring_all_reduce", torch.float32][1] for one in counted))
+    for rank, by_call in enumerate(counted):
+        for (name, dtype), (found_bytes, messages, log) in by_call.items():
+            size = sizes[dtype]
+            chunk = size if name == "ring_all_gather" else oracle.chunk_size(size, world)
+            phase = oracle.bytes_a_phase(chunk=chunk, world=world, itemsize=dtype.itemsize)
+            want = phases[name] * phase, phases[name] * (world - 1)
+            assert (found_bytes, messages) == want, (
+                f"{name} of {size} {dtype}, rank {rank} of {world}: expected {want[0]} bytes in "
+                f"{want[1]} messages, found {found_bytes} in {messages}"
+            )
+            assert_ring(log, name, rank, world)
 
 
 class Watched:
@@ -169,15 +244,22 @@ def test_what_is_in_flight_is_left_alone(kata, oracle, ranks, seed):
     want = oracle.total(vectors).to(torch.int32)
 
     def all_reduce(rank, world):
-        p2p = StrictP2P()
         x = vectors[rank]
-        kata.ring_all_reduce(x, rank, world, p2p)
+        with network(rank, StrictP2P) as p2p:
+            kata.ring_all_reduce(x, rank, world, p2p)
         assert_matches(x, want, name=f"rank {rank}'s sum")
-        return [entry.op for entry in p2p.log]
 
-    for rank, log in enumerate(ranks(4, all_reduce, timeout_s=LIMIT_S)):
-        started, waited = log.count("isend"), log.count("wait_isend")
-        assert waited == started, f"rank {rank}: {started} sends, but {waited} waited for"
+    ranks(4, all_reduce, timeout_s=LIMIT_S)
+
+
+class ClosedP2P:
+    """A network on which nothing may be sent."""
+
+    def isend(self, tensor, dst):
+        raise AssertionError("expected a ValueError before anything is sent, found an isend")
+
+    def irecv(self, tensor, src):
+        raise AssertionError("expected a ValueError before anything is sent, found an irecv")
 
 
 @pytest.mark.parametrize(
@@ -187,4 +269,4 @@ def test_what_is_in_flight_is_left_alone(kata, oracle, ranks, seed):
 @pytest.mark.parametrize("shape", [(2, 3), ()])
 def test_only_vectors_are_taken(kata, function, argument, shape):
     with pytest.raises(ValueError, match=rf"\b{argument}\b"):
-        getattr(kata, function)(torch.ones(shape), 0, 1, None)
+        getattr(kata, function)(torch.ones(shape), 0, 2, ClosedP2P())

@@ -95,8 +95,8 @@ def test_a_row_is_read_again_only_when_it_does_not_fit(kata, traffic, cols, read
     assert moved.loaded_bytes == reads * 2 * cols * 4
 
 
-def test_strided_rows_are_read_in_place(kata, dispatch):
-    x = torch.randn(5, 96)[:, :64]
+def test_strided_rows_are_read_in_place(kata, device, dispatch):
+    x = torch.randn(5, 96, device=device)[:, :64]
     with dispatch() as ops:
         kata.fused_softmax(x)
     assert ops.allocated_bytes <= 5 * 96 * 4, "more was allocated than the result"

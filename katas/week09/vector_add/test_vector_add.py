@@ -46,8 +46,8 @@ def test_result_keeps_the_dtype(kata, device, dtype):
     assert total.tolist() == [0, 2, 4, 6, 8]
 
 
-def test_strided_inputs_are_read_in_place(kata, dispatch):
-    x = torch.ones(300)[::3]
+def test_strided_inputs_are_read_in_place(kata, device, dispatch):
+    x = torch.ones(300, device=device)[::3]
     with dispatch() as ops:
         kata.vector_add(x, x)
     assert ops.allocated_bytes <= 100 * 4, "more was allocated than the result"

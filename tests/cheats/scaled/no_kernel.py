@@ -1,0 +1,5 @@
+"""Cheat: the library adds, and no kernel runs at all."""
+
+
+def scaled(x):
+    return x + x + x

@@ -1,0 +1,35 @@
+"""What only a device can hide; these need a GPU."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.environment import device_present
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not device_present(), reason="needs a GPU"),
+]
+MATCHES = "test_matches_reference[7-float32]"
+
+
+@pytest.fixture(scope="module")
+def verdicts(judge):
+    files = sorted((Path(__file__).parent / "device").glob("*.py"))
+    return judge("doubled", files, "--device=cuda", "-k", "not test_speed and not allocates")
+
+
+def test_work_left_on_another_stream_is_seen(verdicts):
+    words = verdicts.failed["on_another_stream"][MATCHES]
+    assert "the result changed after the call had returned" in words
+
+
+def test_an_answer_on_the_host_is_refused(verdicts):
+    words = verdicts.failed["answers_on_the_host"][MATCHES]
+    assert "expected it on cuda:0, where the inputs are, found it on cpu" in words
+
+
+def test_a_stream_that_is_waited_for_is_no_offence(verdicts):
+    for honest in ("joins_its_stream", "solution"):
+        assert verdicts.outcomes[honest] == {"passed"}, verdicts.words(honest)

@@ -1,0 +1,170 @@
+"""Ctrl-C, and a harness that is killed: what was begun is aborted and nothing runs on."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.cli import practise
+from harness.progress import Progress
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").is_file(), reason="processes are found by /proc"
+)
+KILLS = int(os.environ.get("KATA_KILLS", "10"))
+RIGHT = "def counted(numbers):\n    return sum(n % 2 == 0 for n in numbers)\n"
+# a grandchild in a session of its own, then a loop in C that no signal handler can break
+BUSY = """
+import os, re, subprocess
+from pathlib import Path
+def counted(numbers):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(os.environ["KATA_HOME"], "busy").touch()
+    re.match("(a+)+$", "a" * 60 + "b")
+"""
+
+
+def busy(bench):
+    """`kata run`, inside a call that never returns."""
+    bench.write(BUSY)
+    toml = bench.kata().folder / "kata.toml"
+    toml.write_text(toml.read_text().replace("timeout_s = 2", "timeout_s = 100"))
+    running = bench.command("run", "counted")
+    end = time.monotonic() + 60
+    while not (bench.home / "busy").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return running
+
+
+@needs_proc
+def test_ctrl_c_during_a_call_leaves_an_aborted_attempt_and_nothing_running(bench):
+    running = busy(bench)
+    assert len(bench.alive()) >= 4  # harness, keeper, child, grandchild
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert bench.alive() == []
+    (attempt,) = bench.progress.attempts()
+    assert (attempt.status, attempt.reason) == ("aborted", "interrupted")
+    bench.assert_still_right()
+
+
+@needs_proc
+def test_a_harness_killed_during_a_call_takes_everything_with_it(bench):
+    running = busy(bench)
+    running.kill()
+    running.communicate(timeout=60)
+    bench.assert_nothing_left()
+    assert [attempt.status for attempt in bench.progress.attempts()] == ["running"]
+    bench.assert_still_right()
+    assert [attempt.status for attempt in bench.progress.attempts()] == ["aborted", "passed"]
+
+
+@pytest.mark.parametrize("moment", ["start", "finish"])
+def test_ctrl_c_while_a_record_is_written_waits_until_it_is(bench, monkeypatch, moment):
+    write = getattr(Progress, moment)
+
+    def interrupted(self, *arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        written = write(self, *arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return written
+
+    bench.solve()
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.judge()
+    (attempt,) = bench.progress.attempts()
+    assert attempt.status == {"start": "aborted", "finish": "passed"}[moment]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_in_another_thread_is_judged_as_well(bench):
+    bench.solve()
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(bench.judge()))
+    thread.start()
+    thread.join()
+    assert [outcome.status for outcome in outcomes] == ["passed"]
+
+
+def test_what_breaks_off_a_run_is_the_reason_of_its_attempt(bench, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("out of processes")
+
+    bench.solve()
+    monkeypatch.setattr(practise, "run_kata", fail)
+    with pytest.raises(OSError, match="out of processes"):
+        bench.judge()
+    (attempt,) = bench.progress.attempts()
+    assert (attempt.status, attempt.reason) == ("aborted", "out of processes")
+
+
+# ---- killed at any moment ------------------------------------------------------------------
+
+
+def took(bench, action):
+    """Seconds of this action when it is left alone."""
+    start = time.monotonic()
+    code, output = bench.kata_command(action, "counted")
+    assert code == 0, output
+    return time.monotonic() - start
+
+
+def killed(bench, action, after_s):
+    """Kill the harness in the middle of `action`; what it had printed by then."""
+    running = bench.command(action, "counted")
+    time.sleep(after_s)
+    running.kill()
+    output, _ = running.communicate(timeout=60)
+    bench.assert_nothing_left()
+    return output
+
+
+def assert_nothing_written_is_lost(bench, mine):
+    """The learner's file is in place, or the whole reference is and gives it back."""
+    file, workspace = bench.kata().file, bench.house.workspace
+    if workspace.is_swapped("counted", file):
+        assert file.read_bytes() == bench.kata().solution.read_bytes()
+        workspace.restore("counted", file)
+    assert file.read_text() == mine
+
+
+def ending(bench, known, output):
+    """How the newest attempt ended, after a look at all of them; `known` learns of it."""
+    bench.progress.abort_orphans()
+    attempts = {attempt.id: attempt for attempt in bench.progress.attempts()}
+    assert known == {key: attempts.get(key) for key in known}
+    new = [attempt.status for key, attempt in attempts.items() if key not in known]
+    known.update(attempts)
+    assert new in ([], ["aborted"], ["passed"])
+    assert new == ["passed"] or "passed: counted" not in output
+    return new[0] if new else "not begun"
+
+
+@needs_proc
+@pytest.mark.timeout(60 + 10 * KILLS)
+def test_a_harness_killed_at_any_moment_loses_no_attempt_and_no_line(bench):
+    seed = random.SystemRandom().randrange(2**31)
+    moments, known, seen = random.Random(seed), {}, Counter()
+    bench.solve()
+    longest_s = {action: took(bench, action) for action in ("run", "swap", "restore")}
+    ending(bench, known, "")
+    for number in range(KILLS):
+        action = moments.choice(["run", "run", "swap", "restore"])
+        mine = f"# round {number}\n{RIGHT}"
+        bench.write(mine)
+        if action == "restore":
+            bench.house.workspace.swap("counted", bench.kata().file, bench.kata().solution)
+        output = killed(bench, action, moments.uniform(0, longest_s[action]))
+        assert_nothing_written_is_lost(bench, mine)
+        seen[f"{action}: {ending(bench, known, output)}"] += 1
+    print(f"{KILLS} kills, seed {seed}: {dict(seen)}")  # noqa: T201 -- shown with -s
+    bench.assert_still_right()

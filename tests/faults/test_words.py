@@ -1,0 +1,263 @@
+"""What a run came to, in words: from records and error texts, without running anything."""
+
+import pytest
+
+from harness import runner
+from harness.causes import cause_of, in_one_line
+from harness.cli import practise
+from harness.errors import DeviceError
+from harness.kata import load_kata
+from harness.runner import Limits, Outcome, Watch, device_problem, limits_of, verdict
+
+TRITON_ERROR = """triton.compiler.errors.CompilationError: at 4:8:
+def _k(x_ptr, n, B: tl.constexpr):
+    o = tl.arange(0, B)
+    x = tl.load(x_ptr + o, mask=o < n)
+    y = undefined_name(x)
+        ^
+NameError('undefined_name is not defined')"""
+
+BUILD_ERROR = """mine.py: expected f to build its kernels for sm_90, found ptxas. It was given n=8.
+  File "mine.py", line 11, in f
+    _k[(1,)](x)
+ptxas kernel.ptx, line 7; error   : Unknown symbol 'foo'"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("ValueError: x\n  at f", "ValueError: x"),
+        ("", ""),
+        (
+            TRITON_ERROR,
+            "compile error: triton.compiler.errors.CompilationError: at 4:8: | "
+            "y = undefined_name(x) | NameError('undefined_name is not defined')",
+        ),
+        (
+            BUILD_ERROR,
+            "compile error: mine.py: expected f to build its kernels for sm_90, found ptxas. "
+            "It was given n=8. | ptxas kernel.ptx, line 7; error   : Unknown symbol 'foo'",
+        ),
+    ],
+)
+def test_an_error_becomes_one_line_that_says_the_cause(text, line):
+    assert in_one_line(text) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 PiB", "device out of"),
+        ("torch.cuda.OutOfMemoryError: HIP out of memory. Tried to", "device out of memory"),
+        ("RuntimeError: Triton Error [CUDA]: out of memory", "device out of memory"),
+        ("CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY", "device out"),
+        (
+            "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+            "device fault",
+        ),
+        ("RuntimeError: CUDA error: device-side assert triggered", "device fault"),
+        ("RuntimeError: Triton Error [CUDA]: misaligned address", "device fault"),
+        ("MemoryError", "host out of memory"),
+        ("mine.py does not import: MemoryError:  (line 3)", "host out of memory"),
+        (
+            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 128. GiB",
+            "host out of memory",
+        ),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't "
+            "allocate memory: you tried to allocate 68719476736 bytes",
+            "host out of memory",
+        ),
+        ("numba.core.errors.TypingError: Failed in cuda mode pipeline", "compile error"),
+    ],
+)
+def test_the_causes_that_need_naming_are_told_apart(text, cause):
+    assert (cause_of(text) or "").startswith(cause)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MemoryError: no block is free",  # a learner's allocator says why
+        "Failed: DID NOT RAISE <class 'MemoryError'>",
+        "AssertionError: out of memory was expected",
+        "ValueError: pool: expected a free block, found none: out of memory",
+    ],
+)
+def test_an_ordinary_failure_has_no_cause(text):
+    assert cause_of(text) is None
+
+
+# ---- verdicts ------------------------------------------------------------------------------
+
+
+def session(tests):
+    return {"event": "session", "profile": "cpu", "seed": 1, "tests": tests}
+
+
+def starting(name, phase="call"):
+    return {"event": "starting", "name": name, "phase": phase}
+
+
+def check(name, outcome="passed", message=""):
+    return {"event": "check", "name": name, "outcome": outcome, "message": message}
+
+
+END = {"event": "end", "exit": 0}
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """One over an empty record, with limits of 3, 5 and 7 seconds."""
+    return Watch(tmp_path / "record", "", Limits(startup_s=3, run_s=5, exit_s=7))
+
+
+@pytest.mark.parametrize(
+    ("events", "exit_code", "output", "status", "reason"),
+    [
+        ([], None, "", "timed_out", "start-up was stopped after 3 s, before any test was found"),
+        (
+            [session(2), starting("a", "setup")],
+            None,
+            "",
+            "timed_out",
+            "start-up was stopped after 3 s in the set-up of a, of which the import of the file "
+            "is part",
+        ),
+        ([], -11, "", "crashed", "ended by signal 11 (SIGSEGV) during start-up"),
+        (
+            [session(2), starting("a"), check("a")],
+            -6,
+            "what():  std::bad_alloc",
+            "crashed",
+            "ended by signal 6 (SIGABRT) after a: host out of memory",
+        ),
+        ([], -35, "", "crashed", "ended by signal 35 (real-time) during start-up"),
+        ([session(0), END], 5, "no tests ran", "error", "no check was judged: no tests ran"),
+        ([session(3), END], 2, "1 error in 1 s\n", "error", "no check was judged: 1 error in 1 s"),
+        (
+            [session(1), starting("a"), check("a"), END],
+            -11,
+            "",
+            "passed",
+            "1 checks passed; at its end it met signal 11 (SIGSEGV)",
+        ),
+        (
+            [session(2), starting("a"), check("a"), END],
+            0,
+            "",
+            "crashed",
+            "ended with exit code 0 after a, before the tests were through",
+        ),
+        (
+            [session(1), starting("a"), check("a", "skipped"), END],
+            0,
+            "",
+            "error",
+            "no check was judged: no output",
+        ),
+        (
+            [
+                session(2),
+                starting("a"),
+                check("a", "failed", "device fault: CUDA error: misaligned address"),
+                starting("b"),
+                check("b", "failed", "device fault: CUDA error: misaligned address"),
+                END,
+            ],
+            1,
+            "",
+            "crashed",
+            "device fault: CUDA error: misaligned address (in a; what came after it met a device "
+            "that was lost)",
+        ),
+    ],
+)
+def test_a_verdict_says_what_happened_and_where(watch, events, exit_code, output, status, reason):
+    assert verdict(events, exit_code, output, watch) == (status, reason)
+
+
+def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch):
+    def write(text):
+        with watch.record.open("a") as record:
+            record.write(text + "\n")
+
+    assert not watch.overdue(3.0)
+    assert watch.overdue(3.1)
+    write('{"event": "starting", "phase": "setup"}')
+    assert watch.overdue(3.1)
+    write('{"event": "starting", "phase": "call"}')
+    assert not watch.overdue(3.1)
+    write('{"event": "starting", "phase": "call"}')
+    assert not watch.overdue(8.1)
+    assert watch.overdue(8.2)
+    write('{"event": "end"}')
+    assert not watch.overdue(8.2)
+    assert not watch.overdue(15.2)
+    assert watch.overdue(15.3)
+
+
+def test_a_device_gets_time_to_compile_and_the_host_a_memory_limit(bench):
+    kata = load_kata(bench.root / "katas" / "week01" / "counted")
+    host, device = limits_of(kata, "cpu"), limits_of(kata, "cuda")
+    assert (host.run_s, device.run_s) == (2, 62)
+    assert host.memory_bytes > 0
+    assert device.memory_bytes == 0
+
+
+# ---- the device after a crash --------------------------------------------------------------
+
+
+def test_without_a_device_its_health_is_not_asked_after(monkeypatch):
+    monkeypatch.setattr(runner, "device_present", lambda: False)
+    monkeypatch.setattr(runner, "run_group", None)
+    assert device_problem() == ""
+
+
+@pytest.mark.parametrize(
+    ("launch", "limit_s", "problem"),
+    [
+        ("pass", 30, ""),
+        ("raise SystemExit('RuntimeError: no device')", 30, "RuntimeError: no device"),
+        ("while True: pass", 0.3, "no answer within 0.3 s"),
+    ],
+)
+def test_a_tiny_launch_in_a_fresh_process_tells_a_devices_health(
+    monkeypatch, launch, limit_s, problem
+):
+    monkeypatch.setattr(runner, "device_present", lambda: True)
+    monkeypatch.setattr(runner, "TINY_LAUNCH", launch)
+    monkeypatch.setattr(runner, "HEALTH_S", limit_s)
+    assert device_problem() == problem
+
+
+def test_a_device_that_does_not_answer_ends_the_session_after_the_attempt_is_kept(
+    bench, monkeypatch
+):
+    outcome = Outcome(
+        status="crashed",
+        reason="device fault: an illegal memory access was encountered",
+        device="cuda",
+        profile="t4",
+        seed=1,
+        checks=(),
+        measurements=(),
+        versions={},
+        duration_s=1.0,
+        output="",
+        device_problem="no answer within 60 s",
+    )
+    monkeypatch.setattr(practise, "run_kata", lambda *_, **__: outcome)
+    monkeypatch.setattr(practise, "device_present", lambda: True)
+    bench.solve()
+    with pytest.raises(DeviceError, match=r"found no answer within 60 s\. Reset it"):
+        bench.judge(device="cuda")
+    assert bench.progress.latest("counted").status == "crashed"
+
+
+def test_a_run_on_a_gpu_that_is_not_there_is_refused(bench, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, output = bench.kata_command("run", "counted", "--device", "cuda")
+    assert code == 4
+    assert "expected a GPU, found none" in output
+    assert bench.progress.attempts() == []
