@@ -1,9 +1,7 @@
 """Run one kata's tests in a process of their own and bring back what was judged."""
 
-import json
 import os
 import secrets
-import signal
 import sys
 import tempfile
 import time
@@ -12,14 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.causes import DEVICE_FAULT, stated_cause
 from harness.environment import device_present
 from harness.files import explained
 from harness.kata import Kata
 from harness.processes import child_environment as child_environment
-from harness.processes import readable, run_watched
 from harness.processes import run_group as run_group
+from harness.processes import run_watched
 from harness.progress import Check, Measurement
+from harness.verdict import Event, checks_of, first, last_words, verdict
+from harness.verdict import read_record as read_record
 
 # until the first test is called: the interpreter, its libraries, collection, the file's own import
 STARTUP_S = 60.0
@@ -28,13 +27,6 @@ COMPILE_S = 60.0
 EXIT_S = 10.0  # from the last test to the end of the process
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
 TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
-
-# a skip that opens with one of these is a check that was judged, and came to no verdict
-UNDECIDED = {"AMBIGUOUS": "ambiguous", "NOT GRADED": "not_graded"}
-
-INTERNAL = "INTERNALERROR>"  # how pytest's own trouble is printed
-
-Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +120,7 @@ def run_kata(
         )
         duration_s = time.monotonic() - start
         events = read_record(record, nonce)
-    status, reason = verdict(events, exit_code, output, watch)
+    status, reason = verdict(events, exit_code, output, phase=watch.phase, limit_s=watch.limit_s)
     outcome = _outcome(events, status, reason, output, duration_s, device)
     if device == "cuda" and status in ("crashed", "timed_out"):
         return replace(outcome, device_problem=device_problem())
@@ -154,6 +146,7 @@ class Watch:
         self.limits = limits
         self.phase = "startup"
         self.since_s = 0.0
+        self.seen_bytes = 0
 
     @property
     def limit_s(self) -> float:
@@ -162,12 +155,17 @@ class Watch:
 
     def overdue(self, elapsed_s: float) -> bool:
         """Whether the present phase has had its time."""
-        events = read_record(self.record, self.nonce)
+        size_bytes = self.record.stat().st_size if self.record.exists() else 0
+        if size_bytes != self.seen_bytes:
+            self.seen_bytes = size_bytes
+            self._follow(read_record(self.record, self.nonce), elapsed_s)
+        return elapsed_s - self.since_s > self.limit_s
+
+    def _follow(self, events: Sequence[Event], elapsed_s: float) -> None:
         if self.phase == "startup" and any(event.get("phase") == "call" for event in events):
             self.phase, self.since_s = "run", elapsed_s
-        if self.phase == "run" and any(event["event"] == "end" for event in events):
+        if self.phase == "run" and first(events, "end"):
             self.phase, self.since_s = "exit", elapsed_s
-        return elapsed_s - self.since_s > self.limit_s
 
 
 def pytest_command(
@@ -191,124 +189,6 @@ def pytest_command(
     return [*command, *extra]
 
 
-def read_record(path: Path, nonce: str = "") -> list[Event]:
-    """
-    The events of a run, those that carry its nonce.
-
-    A last line cut short by a crash is dropped, and so is whatever else was written there.
-    """
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [event for line in lines if (event := _event(line, nonce)) is not None]
-
-
-def _event(line: bytes, nonce: str) -> Event | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and event.get("nonce", "") == nonce else None
-
-
-def verdict(
-    events: Sequence[Event], exit_code: int | None, output: str, watch: Watch
-) -> tuple[str, str]:
-    """
-    The status of a run and the words for it.
-
-    Args:
-        events: Its record.
-        exit_code: Of the child; None when it was stopped.
-        output: The last part of what it printed.
-        watch: What was followed while it ran.
-    """
-    checks = [_check(event) for event in events if event["event"] == "check"]
-    ended = bool(_first(events, "end"))
-    if ended and len(checks) == _first(events, "session").get("tests"):
-        status, reason = _judged(checks, output)
-        return status, reason + _afterwards(exit_code)
-    if exit_code is None:
-        return "timed_out", _overdue_words(events, watch)
-    if exit_code < 0:
-        return "crashed", _signal_words(-exit_code, _where(events), output)
-    if ended and not _first(events, "starting"):
-        return "error", f"no check was judged: {_last_words(output)}"
-    if INTERNAL in output:
-        return "error", f"the judge could not go on {_where(events)}: {_last_words(output)}"
-    left = f"ended with exit code {exit_code} {_where(events)}"
-    return "crashed", f"{left}, before the tests were through"
-
-
-def _afterwards(exit_code: int | None) -> str:
-    """What is to be said of a process that was judged and then did not end as it should."""
-    if exit_code is None:
-        return "; a thread or process that it left running was stopped"
-    return f"; at its end it met {_signal_name(-exit_code)}" if exit_code < 0 else ""
-
-
-def _judged(checks: Sequence[Check], output: str) -> tuple[str, str]:
-    """The verdict of a complete record."""
-    failed = [check for check in checks if check.outcome == "failed"]
-    passed = sum(check.outcome == "passed" for check in checks)
-    for check in failed:
-        if stated_cause(check.message) == DEVICE_FAULT:
-            later = "what came after it met a device that was lost"
-            return "crashed", f"{check.message} (in {check.name}; {later})"
-    if failed:
-        causes = {stated_cause(check.message): None for check in failed}
-        named = ", ".join(cause for cause in causes if cause)
-        reason = f"{len(failed)} of {len(checks)} checks failed"
-        return "failed", f"{reason}: {named}" if named else reason
-    if not passed:
-        return "error", f"no check was judged: {_last_words(output)}"
-    return "passed", f"{passed} checks passed"
-
-
-def _overdue_words(events: Sequence[Event], watch: Watch) -> str:
-    if watch.phase == "run":
-        return f"stopped after {watch.limit_s:g} s {_where(events)}"
-    doing = f"start-up was stopped after {watch.limit_s:g} s"
-    if _first(events, "starting"):
-        return f"{doing} {_where(events)}, of which the import of the file is part"
-    return f"{doing}, before any test was found"
-
-
-def _signal_words(number: int, where: str, output: str) -> str:
-    words = f"ended by {_signal_name(number)} {where}"
-    if number == signal.SIGKILL:
-        return f"{words}, which the judge did not send: as a rule the machine was out of memory"
-    if number == signal.SIGABRT and "std::bad_alloc" in output:
-        return f"{words}: host out of memory"
-    return words
-
-
-def _signal_name(number: int) -> str:
-    names = {known.value: known.name for known in signal.Signals}
-    return f"signal {number} ({names.get(number, 'real-time')})"
-
-
-def _where(events: Sequence[Event]) -> str:
-    """Where in a session its record breaks off."""
-    places = [event for event in events if event["event"] in ("starting", "check")]
-    if not places:
-        return "during start-up"
-    if places[-1]["event"] == "check":
-        return f"after {readable(places[-1]['name'])}"
-    phase = "in the set-up of" if places[-1]["phase"] == "setup" else "in"
-    return f"{phase} {readable(places[-1]['name'])}"
-
-
-def _last_words(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
-    internal = [line for line in lines if line.startswith(INTERNAL)]
-    return (internal or lines)[-1].removeprefix(INTERNAL).strip()
-
-
-def _first(events: Sequence[Event], kind: str) -> Event:
-    return next((event for event in events if event["event"] == kind), {})
-
-
 def device_problem() -> str:
     """What a tiny launch in a fresh process meets; "" when it goes well or there is no device."""
     if not device_present():
@@ -317,7 +197,7 @@ def device_problem() -> str:
     exit_code, output = run_group(command, HEALTH_S, {}, cwd=Path.cwd())
     if exit_code is None:
         return f"no answer within {HEALTH_S:g} s"
-    return "" if exit_code == 0 else _last_words(output)
+    return "" if exit_code == 0 else last_words(output)
 
 
 def _outcome(
@@ -329,26 +209,21 @@ def _outcome(
     device: str,
 ) -> Outcome:
     judged = [event for event in events if event["event"] == "check"]
-    session = _first(events, "session")
+    session = first(events, "session")
     return Outcome(
         status=status,
         reason=reason,
         device=device,
         profile=session.get("profile", ""),
         seed=session.get("seed", 0),
-        checks=tuple(_check(event) for event in judged),
+        checks=checks_of(events),
         measurements=tuple(
             _measurement(found) for event in judged for found in event["measurements"]
         ),
-        versions=_first(events, "end").get("versions", {}),
+        versions=first(events, "end").get("versions", {}),
         duration_s=duration_s,
         output=output,
     )
-
-
-def _check(event: dict[str, Any]) -> Check:
-    outcome = UNDECIDED.get(event["message"].partition(":")[0], event["outcome"])
-    return Check(name=readable(event["name"]), outcome=outcome, message=readable(event["message"]))
 
 
 def _measurement(found: dict[str, Any]) -> Measurement:

@@ -41,6 +41,9 @@ class PlayedDevice(Clock):
         self.host += LAUNCH_S
         self.free[stream] = max(self.free[stream], self.host) + seconds
 
+    def occupy(self, seconds):
+        self.free["main"] = max(self.free["main"], self.host) + seconds
+
     def now(self):
         return self.host
 
@@ -464,3 +467,14 @@ def test_cost_limits():
     assert judge_cost(cost(bound=1.0), 101, ideal=100).outcome == "failed"
     with pytest.raises(ValueError, match="ideal"):
         judge_cost(cost(bound=1.0), 100)
+
+
+def test_a_slow_launch_does_not_show_in_the_time_of_a_short_kernel():
+    device = PlayedDevice()
+
+    def call():
+        device.host += 300e-6  # what a launcher written in Python may take
+        device.launch(100e-6)
+
+    (times,) = device.time_rounds([call], 10, lambda: None)
+    assert times == pytest.approx([100e-6] * 10)

@@ -7,7 +7,8 @@ from harness.causes import cause_of, in_one_line
 from harness.cli import practise
 from harness.errors import DeviceError
 from harness.kata import load_kata
-from harness.runner import Limits, Outcome, Watch, device_problem, limits_of, verdict
+from harness.runner import Limits, Outcome, Watch, device_problem, limits_of
+from harness.verdict import checks_of, verdict
 
 TRITON_ERROR = """triton.compiler.errors.CompilationError: at 4:8:
 def _k(x_ptr, n, B: tl.constexpr):
@@ -173,8 +174,34 @@ def watch(tmp_path):
         ),
     ],
 )
-def test_a_verdict_says_what_happened_and_where(watch, events, exit_code, output, status, reason):
-    assert verdict(events, exit_code, output, watch) == (status, reason)
+def test_a_verdict_says_what_happened_and_where(events, exit_code, output, status, reason):
+    found = verdict(events, exit_code, output, phase="startup", limit_s=3)
+    assert found == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([session(2), starting("a")], "stopped after 5 s in a"),
+        ([session(2), starting("a"), check("a")], "stopped after 5 s after a"),
+    ],
+)
+def test_a_run_that_is_stopped_says_in_which_test(events, reason):
+    assert verdict(events, None, "", phase="run", limit_s=5) == ("timed_out", reason)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "expected"),
+    [
+        ("skipped", "AMBIGUOUS: near", "ambiguous"),
+        ("skipped", "NOT GRADED: busy", "not_graded"),
+        ("skipped", "no GPU", "skipped"),
+        ("failed", "NOT GRADED: says the code under test", "failed"),
+    ],
+)
+def test_only_a_skip_can_come_to_no_verdict(outcome, message, expected):
+    (found,) = checks_of([check("a", outcome, message)])
+    assert (found.outcome, found.message) == (expected, message)
 
 
 def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch):
