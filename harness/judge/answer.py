@@ -162,13 +162,20 @@ def differences(value: Value, other: Value) -> list[torch.Tensor]:
 
 
 def fingerprint(value: Value) -> tuple[int, ...]:
-    """A number for the contents of each tensor and array, made without a copy of them."""
+    """A number for the contents of each tensor and array in `value`."""
     tensors = [as_tensor(part) for _, part in parts(value, "")]
     return tuple(
-        int(tensor.contiguous().flatten().view(INTEGERS[tensor.itemsize]).sum(dtype=torch.int64))
+        int(_integers(tensor).sum(dtype=torch.int64))
         for tensor in tensors
-        if tensor is not None and tensor.numel() and tensor.itemsize in INTEGERS
+        if tensor is not None and tensor.numel()
     )
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes as integers; of 64 bits where that fits, which are summed as they are."""
+    flat = tensor.contiguous().flatten()
+    whole = not flat.nbytes % 8 and not flat.data_ptr() % 8 and not flat.storage_offset()
+    return flat.view(torch.int64 if whole else INTEGERS.get(flat.itemsize, torch.uint8))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
