@@ -3,28 +3,23 @@
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.catalog import Curriculum
 from harness.contract import contract_problems
 from harness.errors import HarnessError
-from harness.judge.matrix import KNOWN, function_name
+from harness.judge.matrix import SHARED, WRONG, cheapest_kills, function_name, remember
 from harness.kata import Kata
 from harness.runner import pytest_command, read_record, run_group
 
+Event = dict[str, Any]
 SLOW_S = 5.0  # the longest the reference may compute on its own tests; CPU time, not the wall's
 TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
-# proven once, in the harness's own tests: a kata need not prove them again
-SHARED = {
-    "test_matches_reference",
-    "test_leaves_inputs_alone",
-    "test_writes_every_element",
-    "test_second_call_sees_new_values",
-    "test_cost",
-    "test_speed",
-}
+BATCH = 8  # katas judged by one process: one import of torch for all of them
 
 
 @dataclass(kw_only=True)
@@ -40,16 +35,22 @@ class Report:
 
 
 def check_katas(
-    katas: Sequence[Kata], curriculum: Curriculum, cache: Path, *, jobs: int
+    katas: Sequence[Kata],
+    curriculum: Curriculum,
+    cache: Path,
+    *,
+    jobs: int,
+    whole: bool = False,
 ) -> list[Report]:
     """
-    Check the contract of each kata, then run all their kill matrices in one pytest session.
+    Check the contract of each kata, then run their kill matrices.
 
     Args:
         katas: What to prove.
         curriculum: Where the ids they cover are defined.
         cache: For wrong solutions made from edits, and for compiled kernels.
-        jobs: Worker processes; each kata stays in one of them.
+        jobs: Processes at a time.
+        whole: Run every test on every wrong solution, and remember the cheapest kills.
     """
     reports = {
         kata.id: Report(kata=kata, problems=contract_problems(kata, curriculum, cache))
@@ -57,25 +58,51 @@ def check_katas(
     }
     sound = [kata for kata in katas if not reports[kata.id].problems]
     if sound:
-        events = _run_matrix(sound, jobs)
+        events = _run_matrices(sound, jobs, whole)
         for kata in sound:
-            judge_matrix(reports[kata.id], [event for event in events if event["kata"] == kata.id])
+            judge_matrix(reports[kata.id], events[kata.id])
+            if whole and not reports[kata.id].problems:
+                remember(kata, cheapest_kills(_failures(events[kata.id])))
     return list(reports.values())
 
 
-def _run_matrix(katas: Sequence[Kata], jobs: int) -> list[dict[str, Any]]:
-    """Every check event of the kill matrices; clocks are read in a second, serial session."""
-    parallel = ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
-    events = _session(katas, ["stub", "solution", "wrong"], [*parallel, "-k", "not test_speed"])
-    timed = [kata for kata in katas if any(one.on == "any" for one in kata.speed)]
-    if timed:
-        events += _session(timed, ["solution", "wrong"], ["-k", "test_speed"])
+def _run_matrices(katas: Sequence[Kata], jobs: int, whole: bool) -> dict[str, list[Event]]:
+    """The check events of each kata; clocks are read after everything else, alone."""
+    size = min(BATCH, -(-len(katas) // jobs))
+    batches = [katas[at : at + size] for at in range(0, len(katas), size)]
+    matrix = f"--matrix={'whole' if whole else 'lean'}"
+    judge = partial(
+        _session, impls=["stub", "solution", "wrong"], extra=[matrix, "-k", "not test_speed"]
+    )
+    events: dict[str, list[Event]] = defaultdict(list)
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(judge, batches):
+            for event in found:
+                events[event["kata"]].append(event)
+    for kata in katas:
+        if any(one.on == "any" for one in kata.speed):
+            impls = ["solution", *_alive(events[kata.id])]
+            events[kata.id] += _session([kata], impls=impls, extra=["-k", "test_speed"])
     return events
 
 
-def _session(
-    katas: Sequence[Kata], impls: Iterable[str], extra: Iterable[str]
-) -> list[dict[str, Any]]:
+def _alive(events: Sequence[Event]) -> list[str]:
+    """Wrong solutions that no test has failed on."""
+    labels = dict.fromkeys(event["impl"] for event in events if event["impl"].startswith(WRONG))
+    dead = {event["impl"] for event in events if event["outcome"] == "failed"}
+    return [label for label in labels if label not in dead]
+
+
+def _failures(events: Sequence[Event]) -> list[tuple[str, str, float]]:
+    """Who failed what, and how long it took."""
+    return [
+        (event["impl"].removeprefix(WRONG), event["name"], event["duration_s"])
+        for event in events
+        if event["impl"].startswith(WRONG) and event["outcome"] == "failed"
+    ]
+
+
+def _session(katas: Sequence[Kata], *, impls: Iterable[str], extra: Iterable[str]) -> list[Event]:
     with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
         record = Path(folder) / "record.jsonl"
         command = pytest_command(
@@ -83,7 +110,7 @@ def _session(
             impls=impls,
             device="cpu",
             record=record,
-            extra=["--matrix", "--tb=line", f"--timeout={TEST_LIMIT_S}", *extra],
+            extra=["--tb=line", f"--timeout={TEST_LIMIT_S}", *extra],
         )
         limit_s = 120 + 120 * len(katas)
         exit_code, output = run_group(command, limit_s, {}, cwd=katas[0].root)
@@ -93,9 +120,9 @@ def _session(
     return [event for event in events if event["event"] == "check"]
 
 
-def judge_matrix(report: Report, events: Sequence[dict[str, Any]]) -> None:
+def judge_matrix(report: Report, events: Sequence[Event]) -> None:
     """Read one kata's kill matrix and note what it fails to prove."""
-    by_impl: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_impl: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_impl[event["impl"]].append(event)
     report.total_s = sum(event["cpu_s"] for event in events)
@@ -106,7 +133,7 @@ def judge_matrix(report: Report, events: Sequence[dict[str, Any]]) -> None:
     kills: dict[str, list[str]] = {
         label: [event["name"] for event in found if event["outcome"] == "failed"]
         for label, found in by_impl.items()
-        if label.startswith("wrong:")
+        if label.startswith(WRONG)
     }
     report.killed_by = kills
     report.problems += [
@@ -117,7 +144,7 @@ def judge_matrix(report: Report, events: Sequence[dict[str, Any]]) -> None:
         report.problems.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
 
 
-def _stub_problems(events: Sequence[dict[str, Any]]) -> list[str]:
+def _stub_problems(events: Sequence[Event]) -> list[str]:
     passed = [event["name"] for event in events if event["outcome"] == "passed"]
     unclear = [
         event["name"]
@@ -128,7 +155,7 @@ def _stub_problems(events: Sequence[dict[str, Any]]) -> list[str]:
     return problems + [f"stub fails {name} without the one clear line" for name in unclear]
 
 
-def _solution_problems(kata: Kata, events: Sequence[dict[str, Any]]) -> list[str]:
+def _solution_problems(kata: Kata, events: Sequence[Event]) -> list[str]:
     problems = [
         f"solution fails {event['name']}: {event['message']}"
         for event in events
@@ -141,13 +168,13 @@ def _solution_problems(kata: Kata, events: Sequence[dict[str, Any]]) -> list[str
     return problems + [f"cost {name}: no test measures it" for name in unmeasured]
 
 
-def _idle_tests(by_impl: dict[str, list[dict[str, Any]]], kills: dict[str, list[str]]) -> list[str]:
+def _idle_tests(by_impl: dict[str, list[Event]], kills: dict[str, list[str]]) -> list[str]:
     """A kata's own tests that ran and killed nothing."""
     killers = {function_name(name) for names in kills.values() for name in names}
     ran = {
         function_name(event["name"])
         for event in by_impl["solution"]
-        if event["outcome"] == "passed" and KNOWN not in event["message"]
+        if event["outcome"] == "passed"
     }
     idle = sorted(ran - killers - SHARED)
     return [f"{name} kills no wrong solution" for name in idle]

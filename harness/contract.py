@@ -22,6 +22,7 @@ def contract_problems(kata: Kata, curriculum: Curriculum, cache: Path) -> list[s
     return [
         *_metadata_problems(kata, curriculum),
         *_signature_problems(kata),
+        *_given_problems(kata),
         *_wrong_problems(kata, cache),
     ]
 
@@ -59,6 +60,38 @@ def _signature_problems(kata: Kata) -> Iterator[str]:
             yield f"solution: expected `{name}` (kata.toml functions), found none"
         elif stub[name] != solution[name]:
             yield f"{name}: expected one signature, found {stub[name]} and {solution[name]}"
+
+
+def _given_problems(kata: Kata) -> Iterator[str]:
+    """What the stub gives away ready made is the reference's own, word for word."""
+    given = parts((pristine_stub(kata) or b"").decode())
+    solution = parts(kata.solution.read_text(encoding="utf-8"))
+    for name, text in given.items():
+        todo = "NotImplementedError" in text or "TODO(kata)" in text
+        if not todo and solution.get(name) != text:
+            found = "another text" if name in solution else "none"
+            yield (
+                f"{name}: expected what the stub gives to stand in the solution unchanged, found "
+                f"{found}. Mark in the stub with TODO(kata) what the learner is to write."
+            )
+
+
+def parts(source: str) -> dict[str, str]:
+    """Top-level functions, methods and named values of a module, name to source text."""
+    found = {}
+    for node in ast.parse(source).body:
+        inside = (
+            [(f"{node.name}.", item) for item in node.body]
+            if isinstance(node, ast.ClassDef)
+            else []
+        )
+        for prefix, item in inside or [("", node)]:
+            if isinstance(item, ast.FunctionDef):
+                found[prefix + item.name] = ast.get_source_segment(source, item) or ""
+            elif isinstance(item, ast.Assign | ast.AnnAssign):
+                target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+                found[prefix + ast.unparse(target)] = ast.get_source_segment(source, item) or ""
+    return found
 
 
 def signatures(source: str) -> dict[str, str]:

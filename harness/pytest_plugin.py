@@ -50,7 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, help="Replay the inputs of an earlier run.")
     group.addoption("--profile", default=None, help="Hardware profile to judge against.")
     group.addoption("--record", default=None, help="Write what was judged to this file.")
-    group.addoption("--matrix", action="store_true", help="Skip what the kill matrix knows.")
+    group.addoption(
+        "--matrix",
+        choices=("lean", "whole"),
+        help="Judge wrong solutions as far as a kill matrix needs it, or with every test.",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,9 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
         asked = config.getoption("--profile")
         profile = session_profile(find_root(config.rootpath), asked, device, None)
         config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
-    if config.getoption("--matrix"):
-        config.pluginmanager.register(MatrixState(), "kata-matrix")
-    _settle_hypothesis(shrink=not config.getoption("--matrix"))
+    matrix = config.getoption("--matrix")
+    if matrix:
+        config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")
+    _settle_hypothesis(shrink=not matrix)
 
 
 def _settle_hypothesis(*, shrink: bool) -> None:
@@ -141,11 +146,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     device = os.environ["KATA_DEVICE"]
     wanted = metafunc.fixturenames
     if "submission" in wanted:
-        specs = metafunc.config.getoption("--impl") or ["yours"]
-        try:
-            found = [one for spec in specs for one in submissions(kata, spec, cache_folder())]
-        except HarnessError as error:
-            raise pytest.UsageError(error.message) from None
+        found = _submissions(kata, metafunc.config)
         metafunc.parametrize(
             "submission", found, ids=[one.label for one in found], indirect=True, scope="module"
         )
@@ -161,6 +162,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "speed_threshold" in wanted:
         timed = [one for one in kata.speed if device == "cuda" or one.on == "any"]
         metafunc.parametrize("speed_threshold", timed, ids=lambda one: one.name)
+
+
+SUBMISSIONS = pytest.StashKey[dict[Path, list[Submission]]]()
+
+
+def _submissions(kata: Kata, config: pytest.Config) -> list[Submission]:
+    """The same objects for each test of a kata, so that a file is imported once a session."""
+    known = config.stash.setdefault(SUBMISSIONS, {})
+    if kata.folder not in known:
+        specs = config.getoption("--impl") or ["yours"]
+        try:
+            found = [one for spec in specs for one in submissions(kata, spec, cache_folder())]
+        except HarnessError as error:
+            raise pytest.UsageError(error.message) from None
+        known[kata.folder] = found
+    return known[kata.folder]
 
 
 def _has_reference(kata: Kata) -> bool:

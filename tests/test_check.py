@@ -4,7 +4,7 @@ import pytest
 
 from harness.catalog import load_curriculum
 from harness.check import check_katas
-from harness.contract import contract_problems, signatures
+from harness.contract import contract_problems, parts, signatures
 from harness.kata import load_kata
 from harness.scaffold import scaffold
 
@@ -76,6 +76,12 @@ def test_a_failing_reference_is_told(check, mini):
         (f"{DOUBLED}/kata.toml", '"01.M"', '"01.9"', "covers: expected an id of some week.toml"),
         (f"{DOUBLED}/doubled.py", "def doubled(x:", "def doubled(y:", "doubled: expected one sig"),
         (f"{DOUBLED}/doubled.py", "def doubled(", "def dbl(", "stub: expected `doubled`"),
+        (
+            f"{DOUBLED}/doubled.py",
+            "def doubled(",
+            "LIMIT = 3\n\n\ndef doubled(",
+            "LIMIT: expected what",
+        ),
         (f"{DOUBLED}/README.md", "# Doubled", "# TODO(author)", "TODO(author) is left"),
         ("tests/wrong/week01/doubled/edits.toml", "y.clone()", "y.clone(", "wrong:copies"),
         (
@@ -99,6 +105,15 @@ def test_a_missing_file_is_told(mini, tmp_path):
     assert problems == [
         "katas/week01/doubled/README.md: expected a file with something in it, found none"
     ]
+
+
+def test_parts_are_told_apart_by_their_text():
+    source = "N = 1\nclass A:\n    x: int = 0\n    def go(self):\n        return 1  # why\n"
+    assert parts(source) == {
+        "N": "N = 1",
+        "A.x": "x: int = 0",
+        "A.go": "def go(self):\n        return 1",
+    }
 
 
 def test_signatures_see_functions_and_public_methods():

@@ -19,6 +19,11 @@ from harness.kata import Kata
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("-j", "--jobs", default=2, show_default=True, help="Worker processes.")
 @click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
+@click.option(
+    "--remember",
+    is_flag=True,
+    help="Run every test on every wrong solution, and note the cheapest kills in kills.toml.",
+)
 @click.pass_obj
 def check(
     house: House,
@@ -27,6 +32,7 @@ def check(
     everything: bool,
     jobs: int,
     verbose: bool,
+    remember: bool,
 ) -> None:
     """Prove katas: contract, kill matrix, thresholds. For authors and for CI."""
     from harness.check import check_katas
@@ -34,7 +40,11 @@ def check(
     chosen = choose(house, katas, week, everything)
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
         reports = check_katas(
-            chosen, house.curriculum, house.home / "cache", jobs=min(jobs, len(chosen))
+            chosen,
+            house.curriculum,
+            house.home / "cache",
+            jobs=max(1, min(jobs, len(chosen))),
+            whole=remember,
         )
     draw.reports(reports, verbose=verbose)
     sys.exit(1 if any(report.problems for report in reports) else 0)

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter, is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -40,69 +42,86 @@ KINDS = (
     staticmethod,
     type,
 )
+MISSING: Any = object()
+CODE = attrgetter("__code__")
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """An attribute of a module or a class, as it was when it was first seen."""
+class Tools:
+    """Attributes of one module or class, as they were when they were first seen."""
 
     owner: Any
-    name: str
-    value: Any
-    code: CodeType | None
+    names: tuple[str, ...]
+    values: tuple[Any, ...]  # MISSING where a base class has it
+    functions: tuple[FunctionType, ...]
+    codes: tuple[CodeType, ...]
 
-    def intact(self) -> bool:
-        """Whether it is still there, with the same code inside."""
-        return stored(self.owner, self.name) is self.value and _code(self.value) is self.code
+    @classmethod
+    def of(cls, owner: Any, names: Iterable[str]) -> "Tools":  # noqa: ANN401
+        """Remember these attributes of `owner` itself."""
+        names = tuple(names)
+        values = tuple(vars(owner).get(name, MISSING) for name in names)
+        functions = tuple(value for value in values if isinstance(value, FunctionType))
+        return cls(owner, names, values, functions, tuple(map(CODE, functions)))
 
-    def restore(self) -> None:
-        """Put it back."""
-        if stored(self.owner, self.name) is not self.value:
-            setattr(self.owner, self.name, self.value)
-        if self.code is not None:
-            self.value.__code__ = self.code
+    def put_back(self) -> list[str]:
+        """Put back what is not as it was, and return its names."""
+        # this runs around every test: two passes without a Python-level loop
+        now = map(vars(self.owner).get, self.names, repeat(MISSING))
+        same = all(map(is_, now, self.values))
+        if same and all(map(is_, map(CODE, self.functions), self.codes)):
+            return []
+        return [*self._put_back_values(), *self._put_back_codes()]
 
-    @property
-    def title(self) -> str:
+    def _put_back_values(self) -> list[str]:
+        replaced = []
+        for name, value in zip(self.names, self.values, strict=True):
+            if vars(self.owner).get(name, MISSING) is value:
+                continue
+            replaced.append(self._title(name))
+            if value is MISSING:
+                delattr(self.owner, name)
+            else:
+                setattr(self.owner, name, value)
+        return replaced
+
+    def _put_back_codes(self) -> list[str]:
+        replaced = []
+        for function, code in zip(self.functions, self.codes, strict=True):
+            if function.__code__ is not code:
+                function.__code__ = code
+                replaced.append(self._title(function.__name__))
+        return replaced
+
+    def _title(self, name: str) -> str:
         """Where one finds it: ``torch.Tensor.norm``."""
-        owner = self.owner
-        if isinstance(owner, ModuleType):
-            return f"{owner.__name__}.{self.name}"
-        return f"{owner.__module__}.{owner.__qualname__}.{self.name}"
-
-
-def stored(owner: Any, name: str) -> Any:  # noqa: ANN401 -- a module or a class
-    """An attribute as it is kept, so that a class's functions stay unbound; None without it."""
-    for place in getattr(owner, "__mro__", (owner,)):
-        if name in vars(place):
-            return vars(place)[name]
-    return None
-
-
-def _code(value: object) -> CodeType | None:
-    return value.__code__ if isinstance(value, FunctionType) else None
+        if isinstance(self.owner, ModuleType):
+            return f"{self.owner.__name__}.{name}"
+        return f"{self.owner.__module__}.{self.owner.__qualname__}.{name}"
 
 
 class Toolbox:
     """The tools of this process; a module's are taken in when it is first seen."""
 
     def __init__(self) -> None:
-        self._tools: list[Tool] = []
+        self._tools: list[Tools] = []
         self._owners: set[Any] = set()
-
-    def take_in(self, *modules: ModuleType) -> None:
-        """Remember what is loaded now, and all of `modules`."""
-        loaded = dict(sys.modules)
+        self._seen: set[str] = set()
         self._add(time, CLOCKS)
         self._add(statistics, ("fmean", "median"))
         self._add(builtins, _names(builtins))
-        for name, functions in FUNCTIONS.items():
-            if name in loaded:
-                self._add(loaded[name], functions)
-        if "torch" in loaded:
-            self._add(loaded["torch"].Tensor, TENSOR_METHODS)
-            self._add(loaded["torch"].cuda.Event, EVENT_METHODS)
-        whole = [module for name, module in loaded.items() if name.startswith(WHOLE)]
+
+    def take_in(self, *modules: ModuleType) -> None:
+        """Remember what is loaded now, and all of `modules`."""
+        new = sys.modules.keys() - self._seen
+        self._seen |= new
+        for name in FUNCTIONS.keys() & new:
+            self._add(sys.modules[name], FUNCTIONS[name])
+        if "torch" in new:
+            torch = sys.modules["torch"]
+            self._add_methods(torch.Tensor, TENSOR_METHODS)
+            self._add_methods(torch.cuda.Event, EVENT_METHODS)
+        whole = [sys.modules[name] for name in new if name.startswith(WHOLE)]
         for module in (*whole, *modules):
             self._add(module, _names(module))
             for value in list(vars(module).values()):
@@ -110,20 +129,20 @@ class Toolbox:
                     self._add(value, _names(value))
 
     def _add(self, owner: Any, names: Iterable[str]) -> None:  # noqa: ANN401
-        if owner in self._owners:
-            return
-        self._owners.add(owner)
-        for name in names:
-            value = stored(owner, name)
-            if value is not None:
-                self._tools.append(Tool(owner, name, value, _code(value)))
+        if owner not in self._owners:
+            self._owners.add(owner)
+            self._tools.append(Tools.of(owner, names))
+
+    def _add_methods(self, owner: type, names: Iterable[str]) -> None:
+        """Remember methods wherever they stand, and that no nearer class has them."""
+        missing = tuple(names)
+        for place in owner.__mro__:
+            self._add(place, missing)
+            missing = tuple(name for name in missing if name not in vars(place))
 
     def put_back(self) -> list[str]:
         """Put back what is not as it was, and return its names."""
-        broken = [tool for tool in self._tools if not tool.intact()]
-        for tool in broken:
-            tool.restore()
-        return [tool.title for tool in broken]
+        return [name for tools in self._tools for name in tools.put_back()]
 
 
 def _names(owner: Any) -> list[str]:  # noqa: ANN401 -- a module or a class

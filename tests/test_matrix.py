@@ -1,0 +1,78 @@
+"""The kill matrix runs what can still add something, cheapest kills first."""
+
+import pytest
+
+from harness.errors import MetadataError
+from harness.judge.matrix import cheapest_kills, remember, remembered_kills
+from harness.kata import load_kata
+
+
+@pytest.fixture
+def kata(mini):
+    return load_kata(mini / "katas/week01/doubled")
+
+
+def ran(events):
+    """Pairs of wrong solution and test that were judged, in order."""
+    return [(e["impl"][6:], e["name"]) for e in events if e["impl"].startswith("wrong:")]
+
+
+def test_every_wrong_solution_is_killed_cheaply_and_every_test_kills():
+    failures = [
+        ("a", "test_slow", 2.0),
+        ("a", "test_edge[1]", 0.1),
+        ("a", "test_edge[2]", 0.2),
+        ("b", "test_edge[1]", 0.1),
+        ("c", "test_cost[bytes]", 0.5),
+        ("c", "test_matches_reference[7]", 0.4),
+    ]
+    # only `a` can prove test_slow, so test_edge is proven on `b`; `c` falls to a shared check
+    assert cheapest_kills(failures) == {
+        "a": ["test_slow"],
+        "b": ["test_edge[1]"],
+        "c": ["test_matches_reference[7]"],
+    }
+
+
+def test_kills_are_read_as_they_were_written(kata):
+    kills = {"any_rank": ['test_text["quoted"-\\]', "test_a[1]"], "copies": ["test_b"]}
+    remember(kata, kills)
+    assert remembered_kills(kata) == {**kills, "any_rank": sorted(kills["any_rank"])}
+
+
+def test_a_memory_that_is_no_list_is_refused(kata):
+    (kata.wrong / "kills.toml").write_text('copies = "test_b"\n')
+    with pytest.raises(MetadataError, match=r"kills\.toml: copies: expected a list .*--remember"):
+        remembered_kills(kata)
+
+
+def test_a_dead_solution_meets_only_tests_that_have_not_killed(judged, kata):
+    whole = judged("--impl=wrong", "--matrix=whole")
+    lean = judged("--impl=wrong", "--matrix=lean")
+    assert len(ran(lean)) < len(ran(whole))
+    kills = [(event["impl"], event["name"]) for event in lean if event["outcome"] == "failed"]
+    assert {impl for impl, _ in kills} == {event["impl"] for event in whole}
+
+
+def test_remembered_kills_are_tried_first(judged, kata):
+    whole = judged("--impl=wrong", "--matrix=whole")
+    failures = [
+        (e["impl"][6:], e["name"], e["duration_s"]) for e in whole if e["outcome"] == "failed"
+    ]
+    kills = cheapest_kills(failures)
+    remember(kata, kills)
+    pairs = {(name, test) for name, tests in kills.items() for test in tests}
+    assert set(ran(judged("--impl=wrong", "--matrix=lean"))) == pairs
+
+
+def test_a_memory_that_is_wrong_costs_time_and_proves_nothing_less(judged, kata):
+    remember(kata, {"copies": ["test_no_such_test"], "no_such_solution": ["test_empty"]})
+    lean = judged("--impl=wrong", "--matrix=lean")
+    assert {e["impl"] for e in lean if e["outcome"] == "failed"} == {e["impl"] for e in lean}
+    assert len({e["impl"] for e in lean}) == 9
+
+
+def test_the_command_remembers(kata_command, kata):
+    finished = kata_command("check", "doubled", "--remember")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert len(remembered_kills(kata)) == 9
