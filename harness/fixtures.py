@@ -1,5 +1,6 @@
 """The fixtures a kata's tests take: the code under test, its oracle, and the meters."""
 
+import inspect
 import os
 import traceback
 import zlib
@@ -195,6 +196,9 @@ def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
 
 
 def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: ANN401
+    code = getattr(inspect.unwrap(submission.entry), "__code__", None)
+    if code is not None and "NotImplementedError" in code.co_names:
+        raise NotImplementedError  # a stub: no compiler need be asked
     from harness.meters.compiled import CompileFailed, CompileRequest, compile_kernels
 
     request = CompileRequest(

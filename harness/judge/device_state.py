@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import Protocol
 
-import torch
-
 from harness.hardware import Profile
 
 # an idle desktop draws its windows: a share below this is nobody's work
@@ -122,6 +120,8 @@ def _number(cell: str) -> float | None:
 
 def smi_probe() -> Probe | None:
     """A probe of the current CUDA device; None on AMD and where there is no ``nvidia-smi``."""
+    import torch
+
     tool = shutil.which("nvidia-smi")
     if tool is None or torch.version.hip:
         return None

@@ -11,11 +11,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.judge.device_state import DeviceState, Probe, settled_state
+
+if TYPE_CHECKING:
+    from torch.cuda import Event
 
 Call = Callable[[], object]
 Times = list[list[float]]  # seconds, one list for each call
@@ -114,31 +115,38 @@ class EventClock(Clock):
 
     asynchronous = True
 
-    def mark(self) -> torch.cuda.Event:
+    def __init__(self) -> None:
+        import torch  # not above: where only the host is timed it would be the slowest import
+
+        self._cuda = torch.cuda
+
+    def mark(self) -> "Event":
         """An event recorded now."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def between(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
+    def between(self, start: "Event", stop: "Event") -> float:
         """Seconds between two events, to about half a microsecond."""
         return float(start.elapsed_time(stop)) / 1e3
 
     def occupy(self, seconds: float) -> None:
         """A kernel that only spins; two cycles a nanosecond is more than any clock here."""
-        torch.cuda._sleep(int(seconds * 2e9))
+        self._cuda._sleep(int(seconds * 2e9))
 
-    def wait_for(self, mark: torch.cuda.Event) -> None:
+    def wait_for(self, mark: "Event") -> None:
         """Until the event; other streams may go on."""
         mark.synchronize()
 
     def wait(self) -> None:
         """Device-wide: work left on any stream is waited for."""
-        torch.cuda.synchronize()
+        self._cuda.synchronize()
 
 
 def cache_flush(nbytes: int) -> Call:
     """A call that writes `nbytes` on the current CUDA device, pushing everything else out of L2."""
+    import torch
+
     scratch = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     return lambda: scratch.fill_(1)
 
