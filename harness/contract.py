@@ -11,6 +11,7 @@ from harness.kata import Kata
 from harness.pristine import pristine_stub
 
 LEAST_WRONG = 3
+TEXT = (".md", ".py", ".toml")
 WRONG_OPENING = "Wrong on purpose:"
 
 
@@ -44,7 +45,7 @@ def _metadata_problems(kata: Kata, curriculum: Curriculum) -> Iterator[str]:
     if not kata.covers:
         yield "covers: expected at least one id, found none"
     if "TODO(author)" in "".join(
-        path.read_text(encoding="utf-8") for path in kata.folder.iterdir() if path.is_file()
+        path.read_text(encoding="utf-8") for path in kata.folder.iterdir() if path.suffix in TEXT
     ):
         yield f"{kata.folder.relative_to(kata.root)}: TODO(author) is left"
 

@@ -185,6 +185,14 @@ def dispatch() -> Callable[..., Any]:
     return dispatch_meter
 
 
+@pytest.fixture(scope="session")
+def lines() -> Callable[..., Any]:
+    """``with lines(limit=100) as counted: …``; ``counted.lines`` of Python were run."""
+    from harness.meters.lines import line_meter
+
+    return line_meter
+
+
 @pytest.fixture
 def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
     """``compiled(target="sm_90", n=4096, dtype="float16")``: the kernels built for that GPU."""

@@ -11,7 +11,6 @@ from harness.coverage import coverage_of
 from harness.errors import DeviceError, UsageProblem
 from harness.hardware import find_profile, load_profiles
 from harness.kata import BACKENDS, Kata
-from harness.mastery import status_of
 
 CALIBRATION_LIMIT_S = 600
 
@@ -40,10 +39,10 @@ def list_katas(
         if part not in known:
             raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
         weeks = known[part]
-    best = house.progress.latest_by_kata(impl="yours")
+    standing = house.standings()
     rows = []
     for kata in house.curriculum.katas.values():
-        state = status_of(kata, best.get(kata.name))
+        state = str(standing[kata.name].level)
         wanted = (
             (week is None or kata.week == week)
             and (weeks is None or kata.week in weeks)
@@ -101,11 +100,11 @@ def coverage(house: House, week: int | None, as_json: bool) -> None:
 @click.pass_obj
 def scorecard(house: House, as_json: bool) -> None:
     """What you own, week by week."""
-    from harness.scorecard import as_json as to_json
-    from harness.scorecard import build_scorecard
+    from harness.scorecard import read_scorecard
+    from harness.scorecard.plain import as_json as to_json
     from harness.scorecard.terminal import print_scorecard
 
-    card = build_scorecard(house.curriculum, house.progress.attempts())
+    card = read_scorecard(house.curriculum, house.progress, house.now())
     if as_json:
         click.echo(json.dumps(to_json(card), indent=2))
     else:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
-STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "fast": "bold green"}
+LEVEL_MARKS = {"untried": " ", "attempted": "·", "correct": "○", "fast": "✓", "mastered": "★"}
+STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "fast": "bold green",
+                  "mastered": "bold cyan"}  # fmt: skip
 
 
 def console() -> "Console":
@@ -121,12 +123,12 @@ def katas(rows: Sequence[tuple[Kata, str]]) -> None:
         return
     width = max(len(kata.name) for kata, _ in rows)
     for kata, state in rows:
-        mark = {"untried": " ", "attempted": "·", "correct": "✓", "fast": "★"}[state]
+        mark = LEVEL_MARKS[state]
         click.echo(
             f"{mark} week {kata.week:2}  {kata.name:{width}}  {kata.backend:11} "
             f"{'●' * kata.difficulty:5}  {kata.minutes:3} min  {kata.title}"
         )
-    click.echo("· attempted  ✓ correct  ★ fast enough, too")
+    click.echo("· attempted  ○ correct  ✓ fast  ★ mastered")
 
 
 def thresholds(kata: Kata) -> None:
@@ -259,7 +261,10 @@ def measured(found: Sequence[dict[str, Any]]) -> None:
         click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
     for row in found:
         median = f"{row['median_us']:10.1f} us" if row["median_us"] else " " * 13
+        impl = "" if row["impl"] == "solution" else f"  {row['impl']}"
+        problem = f"  <- {row['problem']}" if row["problem"] else ""
         click.echo(
             f"{row['kata']:28} {row['profile']:12} {row['date']}  {row['threshold']:22} "
             f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {median}  {row['outcome']}"
+            f"{impl}{problem}"
         )

@@ -1,6 +1,8 @@
 """What every command works on: the curriculum, the learner's files, the learner's history."""
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +11,14 @@ import click
 
 from harness.catalog import Curriculum, load_curriculum
 from harness.environment import home_folder
+from harness.errors import UsageProblem
 from harness.kata import Kata
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from harness.mastery import Standing
     from harness.progress import Progress
 
 
@@ -45,6 +49,34 @@ class House:
     def workspace(self) -> Workspace:
         """The learner's files and their kept copies."""
         return Workspace(self.home)
+
+    def now(self) -> datetime:
+        """The time, or KATA_NOW (ISO 8601 with a zone): for tests, and to look ahead."""
+        asked = os.environ.get("KATA_NOW")
+        if asked is None:
+            return datetime.now(UTC)
+        try:
+            moment = datetime.fromisoformat(asked)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise UsageProblem(
+                f"KATA_NOW: expected a time as in 2026-01-31T12:00+00:00, found {asked!r}. "
+                "Unset it."
+            )
+        return moment.astimezone(UTC)
+
+    def standings(self) -> "dict[str, Standing]":
+        """Where the learner stands with every kata, now."""
+        from harness.mastery import standings, timed_on
+
+        return standings(
+            self.curriculum.katas,
+            self.progress.outlines(),
+            self.progress.notes(),
+            timed_on(self.progress.best()),
+            self.now(),
+        )
 
     def shown(self, path: Path) -> str:
         """`path` as a learner would type it: relative to the root where it lies inside."""

@@ -90,7 +90,8 @@ class Tools:
         for function, code in zip(self.functions, self.codes, strict=True):
             if function.__code__ is not code:
                 function.__code__ = code
-                replaced.append(self._title(function.__name__))
+                # the owner may only have imported it
+                replaced.append(f"{function.__module__}.{function.__qualname__}")
         return replaced
 
     def _title(self, name: str) -> str:
@@ -121,7 +122,7 @@ class Toolbox:
             torch = sys.modules["torch"]
             self._add_methods(torch.Tensor, TENSOR_METHODS)
             self._add_methods(torch.cuda.Event, EVENT_METHODS)
-        whole = [sys.modules[name] for name in new if name.startswith(WHOLE)]
+        whole = [sys.modules[name] for name in sorted(new) if name.startswith(WHOLE)]
         for module in (*whole, *modules):
             self._add(module, _names(module))
             for value in list(vars(module).values()):

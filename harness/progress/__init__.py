@@ -5,7 +5,24 @@ An attempt is written when it starts and when it ends, and never again: triggers
 refuse it. Nothing derived is stored; mastery is worked out from these rows.
 """
 
-from harness.progress.records import Attempt, Check, ImportResult, Measurement, Note
+from harness.progress.records import (
+    Attempt,
+    Best,
+    Check,
+    ImportResult,
+    Measurement,
+    Note,
+    Outline,
+)
 from harness.progress.store import Progress
 
-__all__ = ["Attempt", "Check", "ImportResult", "Measurement", "Note", "Progress"]
+__all__ = [
+    "Attempt",
+    "Best",
+    "Check",
+    "ImportResult",
+    "Measurement",
+    "Note",
+    "Outline",
+    "Progress",
+]

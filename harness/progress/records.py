@@ -99,6 +99,41 @@ class Attempt:
             raise ValueError("finished_at: expected a time, and none only while running")
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """
+    An attempt without its checks and measurements: what a long history is read as.
+
+    Attributes are those of `Attempt`, besides:
+        only_thresholds: Whether it failed, and only at thresholds. Told for katas that were never
+            passed; False for others, where it would say nothing.
+    """
+
+    id: str
+    kata: str
+    code_hash: str
+    started_at: str
+    finished_at: str | None
+    status: str
+    device: str
+    profile: str
+    hints_seen: int
+    solution_seen: bool
+    only_thresholds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best that a kata was timed at on a profile, in an attempt that passed."""
+
+    kata: str
+    profile: str
+    name: str
+    meter: str
+    value: float
+    limit: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """

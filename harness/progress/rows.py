@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from functools import cache
 from numbers import Real
 
-from harness.progress.records import Attempt, Check, Measurement, Note
+from harness.progress.records import Attempt, Best, Check, Measurement, Note, Outline
 
 _NEWEST = """
     SELECT id FROM attempts
@@ -42,6 +42,28 @@ _ATTEMPTS = """
     SELECT id, kata, impl, code_hash, started_at, finished_at, status, reason, seed, device,
            profile, versions, duration_s, hints_seen, solution_seen
     FROM attempts WHERE id IN (SELECT value FROM json_each(?)) ORDER BY started_at, id"""
+
+_NEVER_PASSED_BUT_RIGHT = """
+    SELECT id FROM attempts AS a
+    WHERE impl = 'yours' AND status = 'failed'
+      AND kata NOT IN (SELECT kata FROM attempts WHERE impl = 'yours' AND status = 'passed')
+      AND EXISTS (SELECT 1 FROM checks WHERE attempt = a.id AND outcome = 'failed')
+      AND NOT EXISTS (
+        SELECT 1 FROM checks WHERE attempt = a.id AND outcome = 'failed'
+        AND name NOT GLOB 'test_cost*' AND name NOT GLOB 'test_speed*')"""
+
+_OUTLINES = """
+    SELECT id, kata, code_hash, started_at, finished_at, status, device, profile, hints_seen,
+           solution_seen
+    FROM attempts WHERE impl = 'yours' AND (:kata IS NULL OR kata = :kata)
+    ORDER BY started_at, id"""
+
+_BEST = """
+    SELECT a.kata, a.profile, m.name, m.meter, max(m.value), m."limit"
+    FROM measurements AS m JOIN attempts AS a ON a.id = m.attempt
+    WHERE m.meter IN ('roofline', 'baseline') AND m.passed = 1
+      AND a.impl = 'yours' AND a.status = 'passed' AND a.device <> 'cpu'
+    GROUP BY a.kata, a.profile, m.name ORDER BY a.kata, a.profile, m.name"""
 
 _CHECKS = """
     SELECT attempt, name, outcome, message
@@ -118,6 +140,23 @@ def load_attempts(db: sqlite3.Connection, ids: Sequence[str]) -> list[Attempt]:
         )
         for row in db.execute(_ATTEMPTS, wanted)
     ]
+
+
+def load_outlines(db: sqlite3.Connection, kata: str | None = None) -> list[Outline]:
+    """The learner's own attempts at one kata or all, oldest first, without what was judged."""
+    right = {key for (key,) in db.execute(_NEVER_PASSED_BUT_RIGHT)}
+    return [
+        Outline(
+            **{**dict(row), "solution_seen": bool(row["solution_seen"])},
+            only_thresholds=row["id"] in right,
+        )
+        for row in db.execute(_OUTLINES, {"kata": kata})
+    ]
+
+
+def load_best(db: sqlite3.Connection) -> list[Best]:
+    """The best measurement on a GPU's clock of each kata, profile and threshold."""
+    return [Best(*row) for row in db.execute(_BEST)]
 
 
 def load_notes(db: sqlite3.Connection, kata: str | None = None) -> list[Note]:

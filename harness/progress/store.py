@@ -16,7 +16,15 @@ from harness.files import make_folder, process_birth, utc_text
 from harness.progress import rows
 from harness.progress.exchange import merge_history, write_history
 from harness.progress.migrations import opened, prepare, scripts, written
-from harness.progress.records import Attempt, Check, ImportResult, Measurement, Note
+from harness.progress.records import (
+    Attempt,
+    Best,
+    Check,
+    ImportResult,
+    Measurement,
+    Note,
+    Outline,
+)
 
 # a clock set back by less than this was corrected; by more, it had been wrong before
 LARGEST_CORRECTION = timedelta(days=1)
@@ -158,6 +166,21 @@ class Progress:
         """The attempts at one kata or all, oldest first; the newest `limit` of them."""
         with self._read() as db:
             return rows.load_attempts(db, rows.newest(db, kata=kata, impl=impl, limit=limit))
+
+    def outlines(self, kata: str | None = None) -> list[Outline]:
+        """The learner's own attempts at one kata or all, oldest first, without what was judged."""
+        with self._read() as db:
+            return rows.load_outlines(db, kata)
+
+    def best(self) -> list[Best]:
+        """The best that each kata was timed at, by profile and threshold."""
+        with self._read() as db:
+            return rows.load_best(db)
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, Attempt]:
+        """Whole attempts by their ids; ids that are not here are left out."""
+        with self._read() as db:
+            return {attempt.id: attempt for attempt in rows.load_attempts(db, list(ids))}
 
     def latest(self, kata: str, *, impl: str | None = None) -> Attempt | None:
         """The newest attempt at a kata that has finished."""

@@ -1,76 +1,320 @@
-"""The scorecard as plain data: where the learner stands with every kata and every concept."""
+"""
+The scorecard as plain data; the modules beside this one draw it.
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+Everything in it is derived from the curriculum and the learner's history at one moment.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 
 from harness.catalog import Curriculum
-from harness.mastery import CORRECT, FAST, best_status
-from harness.progress import Attempt
+from harness.coverage import coverage_of
+from harness.mastery import Level, Standing, item_standings, standings, timed_on
+from harness.progress import Attempt, Best, Progress
+
+OPEN_SHARE = 0.5  # of a topic's katas that are fast before the topics that need it are open
+ON_TIME = timedelta(days=2)  # a review counts as kept when it comes no later than this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The newest attempt that passed: enough to judge the same code on the same inputs again."""
+
+    attempt: str
+    code_hash: str
+    finished_at: str
+    seed: int
+    device: str
+    profile: str
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KataLine:
-    """One kata: its best status and how often it was tried."""
+    """
+    One kata.
+
+    Attributes:
+        counted: Passed without a GPU: its thresholds of cost were met.
+        timed_on: Profiles on which its thresholds of speed were met.
+        recall: Chance, 0 to 1, to write it cold now.
+        peeks: Rounds in which the solution was seen.
+    """
 
     name: str
+    title: str
     week: int
-    status: str
-    attempts: int
+    level: Level
+    counted: bool
+    timed_on: tuple[str, ...]
+    runs: int
+    rounds: int
+    hints: int
+    peeks: int
+    clean_days: int
+    stability_days: float | None
+    recall: float | None
+    due: datetime | None
+    solved_at: datetime | None
+    evidence: Evidence | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeekLine:
-    """One week: how many of its katas are correct, how many of its concepts those touch."""
+class ItemLine:
+    """A concept, a hands-on or a milestone; without katas nobody can own it yet."""
+
+    id: str
+    kind: str
+    name: str
+    week: int
+    level: Level
+    katas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A week, a part or the whole: how many of its items are at each level."""
 
     number: int
     title: str
+    items: Mapping[Level, int]
+    covered: int
+    katas: Mapping[Level, int]
+
+    @property
+    def size(self) -> int:
+        """How many items it has."""
+        return sum(self.items.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLine:
+    """A node of the dependency map; open once what it needs is owned."""
+
+    id: str
+    name: str
+    part: int
+    weeks: tuple[int, ...]
+    needs: tuple[str, ...]
+    share: float
     katas: int
-    correct: int
-    fast: int
-    concepts: int
-    concepts_touched: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """What was done on one day."""
+
+    on: date
+    runs: int
+    passed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorecard:
-    """Everything that is drawn."""
+    """
+    Everything that is drawn.
 
-    weeks: tuple[WeekLine, ...]
+    Attributes:
+        kept: Reviews in a row, up to the newest, that came in time.
+        due: Names of katas to write again, the most forgotten first.
+        best: Best share of the speed of light, or ratio, by kata, profile and threshold.
+    """
+
+    at: datetime
+    whole: Group
+    parts: tuple[Group, ...]
+    weeks: tuple[Group, ...]
+    items: tuple[ItemLine, ...]
     katas: tuple[KataLine, ...]
+    topics: tuple[TopicLine, ...]
+    days: tuple[Day, ...]
+    due: tuple[str, ...]
+    kept: int
+    best: tuple[Best, ...]
 
 
-def build_scorecard(curriculum: Curriculum, attempts: Iterable[Attempt]) -> Scorecard:
-    """Derive the scorecard from the curriculum and the learner's own attempts among all kept."""
-    by_kata: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        if attempt.impl == "yours":
-            by_kata[attempt.kata].append(attempt)
-    status = {name: best_status(kata, by_kata[name]) for name, kata in curriculum.katas.items()}
-    lines = tuple(
-        KataLine(name=name, week=kata.week, status=status[name], attempts=len(by_kata[name]))
-        for name, kata in curriculum.katas.items()
+def read_scorecard(curriculum: Curriculum, progress: Progress, now: datetime) -> Scorecard:
+    """The scorecard of a history at the moment `now`, which has a zone."""
+    outlines, best = progress.outlines(), progress.best()
+    known = standings(curriculum.katas, outlines, progress.notes(), timed_on(best), now)
+    newest = {one.kata: one.id for one in outlines if one.status == "passed"}
+    proofs = progress.by_id(newest.values())
+    done = [(date.fromisoformat(one.started_at[:10]), one.status == "passed") for one in outlines]
+    return build_scorecard(
+        curriculum,
+        known,
+        {kata: proofs[key] for kata, key in newest.items()},
+        days=_days(done),
+        best=best,
+        now=now,
     )
-    weeks = []
-    for number, week in curriculum.weeks.items():
-        here = [kata for kata in curriculum.katas.values() if kata.week == number]
-        owned = [kata for kata in here if status[kata.name] in (CORRECT, FAST)]
-        touched = {item for kata in owned for item in kata.covers} & set(week.concepts)
-        weeks.append(
-            WeekLine(
-                number=number,
-                title=week.title,
-                katas=len(here),
-                correct=len(owned),
-                fast=sum(status[kata.name] == FAST for kata in here),
-                concepts=len(week.concepts),
-                concepts_touched=len(touched),
-            )
+
+
+def build_scorecard(
+    curriculum: Curriculum,
+    known: Mapping[str, Standing],
+    proofs: Mapping[str, Attempt],
+    *,
+    days: Iterable[Day] = (),
+    best: Iterable[Best] = (),
+    now: datetime,
+) -> Scorecard:
+    """
+    Put a scorecard together.
+
+    Args:
+        curriculum: What there is to own.
+        known: Where the learner stands, by kata.
+        proofs: The newest attempt that passed, by kata.
+        days: What was done, oldest first.
+        best: What was timed best.
+        now: The moment that `known` is about.
+    """
+    katas = tuple(
+        _kata_line(curriculum, name, one, proofs.get(name)) for name, one in known.items()
+    )
+    covered = coverage_of(curriculum, None).items
+    levels = item_standings((item.id for item in covered), curriculum.katas, known)
+    items = tuple(
+        ItemLine(
+            id=item.id,
+            kind=item.kind,
+            name=item.name,
+            week=item.week,
+            level=levels[item.id].level,
+            katas=item.katas,
         )
-    return Scorecard(weeks=tuple(weeks), katas=lines)
+        for item in covered
+    )
+    weeks = tuple(
+        _group(number, week.title, {number}, items, katas)
+        for number, week in curriculum.weeks.items()
+    )
+    parts = tuple(
+        _group(part.id, part.name, set(part.weeks), items, katas) for part in curriculum.parts
+    )
+    forgotten = sorted(
+        (one for one in known.values() if one.is_due(now)), key=lambda one: one.recall or 0.0
+    )
+    return Scorecard(
+        at=now,
+        whole=_group(0, "Curriculum", set(curriculum.weeks), items, katas),
+        parts=parts,
+        weeks=weeks,
+        items=items,
+        katas=katas,
+        topics=_topics(curriculum, katas),
+        days=tuple(days),
+        due=tuple(one.kata for one in forgotten),
+        kept=_kept(known.values(), now),
+        best=tuple(best),
+    )
 
 
-def as_json(card: Scorecard) -> dict[str, Any]:
-    """Plain data with a schema version."""
-    return {"schema": 1, **asdict(card)}
+def _kata_line(curriculum: Curriculum, name: str, one: Standing, proof: Attempt | None) -> KataLine:
+    kata = curriculum.katas[name]
+    return KataLine(
+        name=name,
+        title=kata.title,
+        week=kata.week,
+        level=one.level,
+        counted=one.counted,
+        timed_on=one.timed_on,
+        runs=one.runs,
+        rounds=len(one.rounds),
+        hints=one.hints,
+        peeks=one.peeks,
+        clean_days=len(one.clean_days),
+        stability_days=one.stability_days,
+        recall=one.recall,
+        due=one.due,
+        solved_at=one.solved_at,
+        evidence=None if proof is None else _evidence(proof),
+    )
+
+
+def _evidence(proof: Attempt) -> Evidence:
+    return Evidence(
+        attempt=proof.id,
+        code_hash=proof.code_hash,
+        finished_at=proof.finished_at or proof.started_at,
+        seed=proof.seed,
+        device=proof.device,
+        profile=proof.profile,
+        versions=proof.versions,
+    )
+
+
+def _group(
+    number: int,
+    title: str,
+    weeks: set[int],
+    items: Iterable[ItemLine],
+    katas: Iterable[KataLine],
+) -> Group:
+    here = [item for item in items if item.week in weeks]
+    found = Counter(item.level for item in here)
+    levels = Counter(kata.level for kata in katas if kata.week in weeks)
+    return Group(
+        number=number,
+        title=title,
+        items={level: found[level] for level in Level},
+        covered=sum(bool(item.katas) for item in here),
+        katas={level: levels[level] for level in Level},
+    )
+
+
+def _topics(curriculum: Curriculum, katas: Iterable[KataLine]) -> tuple[TopicLine, ...]:
+    levels: dict[int, list[Level]] = {}
+    for kata in katas:
+        levels.setdefault(kata.week, []).append(kata.level)
+    mine = {
+        topic.id: [level for week in topic.weeks for level in levels.get(week, [])]
+        for topic in curriculum.topics
+    }
+    share = {
+        key: sum(level >= Level.FAST for level in found) / len(found) if found else 0.0
+        for key, found in mine.items()
+    }
+    # a topic without katas stands in nobody's way
+    ready = {key for key, found in mine.items() if not found or share[key] >= OPEN_SHARE}
+    return tuple(
+        TopicLine(
+            id=topic.id,
+            name=topic.name,
+            part=topic.part,
+            weeks=topic.weeks,
+            needs=topic.needs,
+            share=share[topic.id],
+            katas=len(mine[topic.id]),
+            open=ready.issuperset(topic.needs),
+        )
+        for topic in curriculum.topics
+    )
+
+
+def _days(done: Iterable[tuple[date, bool]]) -> tuple[Day, ...]:
+    runs: Counter[date] = Counter()
+    passed: Counter[date] = Counter()
+    for on, well in done:
+        runs[on] += 1
+        passed[on] += well
+    return tuple(Day(on=on, runs=runs[on], passed=passed[on]) for on in sorted(runs))
+
+
+def _kept(known: Iterable[Standing], now: datetime) -> int:
+    """Reviews in a row that came in time, back from now; an overdue one breaks the row."""
+    reviews = sorted(
+        (review for one in known for review in one.reviews), key=lambda review: review.done_at
+    )
+    if any(one.is_due(now - ON_TIME) for one in known):
+        return 0
+    kept = 0
+    for review in reversed(reviews):
+        if review.done_at > review.due_at + ON_TIME:
+            break
+        kept += 1
+    return kept

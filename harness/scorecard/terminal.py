@@ -3,39 +3,51 @@
 from rich.console import Console
 from rich.table import Table
 
-from harness.scorecard import Scorecard
+from harness.mastery import Level
+from harness.scorecard import Group, Scorecard
 
-BAR = 10  # characters of a full bar
+BAR = 20  # characters of a full bar
+COLOURS = {
+    Level.MASTERED: "cyan",
+    Level.FAST: "green",
+    Level.CORRECT: "yellow",
+    Level.ATTEMPTED: "magenta",
+    Level.UNTRIED: "dim",
+}
 
 
 def print_scorecard(card: Scorecard) -> None:
-    """One line a week that has katas, then the katas that were tried."""
+    """One line a week that has katas, then what is due and what was tried."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("week", "", "katas", "correct", "fast", "concepts touched", ""):
+    for heading in ("week", "", "katas", "concepts", "owned"):
         table.add_column(heading, justify="right" if heading in ("week", "katas") else "left")
     for week in card.weeks:
-        if not week.katas:
-            continue
-        table.add_row(
-            str(week.number),
-            week.title,
-            str(week.katas),
-            str(week.correct),
-            str(week.fast),
-            _bar(week.concepts_touched, week.concepts),
-            f"{week.concepts_touched}/{week.concepts}",
-        )
+        if katas := sum(week.katas.values()):
+            owned = week.items[Level.FAST] + week.items[Level.MASTERED]
+            table.add_row(
+                str(week.number), week.title, str(katas), _bar(week), f"{owned}/{week.size}"
+            )
     out = Console(highlight=False)
     out.print(table)
-    tried = [kata for kata in card.katas if kata.attempts]
-    for kata in tried:
-        out.print(f"  {kata.name}: {kata.status}, {kata.attempts} attempt(s)")
-    concepts = sum(week.concepts for week in card.weeks)
-    touched = sum(week.concepts_touched for week in card.weeks)
-    empty = sum(not week.katas for week in card.weeks)
-    out.print(f"{touched} of {concepts} concepts touched; {empty} weeks have no katas yet.")
+    out.print("  ".join(f"[{colour}]█[/] {level}" for level, colour in COLOURS.items()))
+    for kata in card.katas:
+        if kata.runs:
+            out.print(f"  {kata.name}: {kata.level}, {kata.runs} run(s), {kata.rounds} round(s)")
+    if card.due:
+        out.print(f"due: {', '.join(card.due)}")
+    levels = card.whole.items
+    out.print(
+        f"{levels[Level.MASTERED]} of {card.whole.size} items mastered, "
+        f"{levels[Level.FAST]} fast, {card.whole.size - card.whole.covered} without a kata yet."
+    )
 
 
-def _bar(part: int, whole: int) -> str:
-    full = round(BAR * part / whole) if whole else 0
-    return "█" * full + "░" * (BAR - full)
+def _bar(week: Group) -> str:
+    """A bar of the week's items by level, the furthest first."""
+    shown, text, seen = 0, "", 0
+    for level, colour in COLOURS.items():
+        seen += week.items[level]
+        width = round(BAR * seen / week.size) - shown
+        text += f"[{colour}]{('█' if level else '░') * width}[/]"
+        shown += width
+    return text

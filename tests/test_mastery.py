@@ -1,0 +1,234 @@
+"""From what was kept to how far a kata is owned, on a fixed clock."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness.catalog import load_curriculum
+from harness.mastery import Level, item_standings, standing, standings
+from harness.progress import Note, Outline
+
+DAY_0 = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
+
+
+def text(moment):
+    return moment.isoformat(timespec="microseconds")
+
+
+class Learner:
+    """Does things at times, given in days since the first."""
+
+    def __init__(self, kata):
+        self.kata = kata
+        self.attempts = []
+        self.notes = []
+
+    def start(self, day, minute=0):
+        self._note("started", day, minute)
+
+    def hint(self, day, minute=0):
+        self._note("hint_shown", day, minute)
+
+    def run(self, day, status="passed", *, minute=10, hints=0, peeked=False, right=False,
+            device="cpu"):  # fmt: skip
+        at = text(DAY_0 + timedelta(days=day, minutes=minute))
+        self.attempts.append(
+            Outline("id", self.kata.name, "hash", at, at, status, device, device, hints, peeked,
+                    right)  # fmt: skip
+        )
+
+    def solve(self, *days, **how):
+        for day in days:
+            self.start(day)
+            self.run(day, **how)
+
+    def _note(self, kind, day, minute):
+        at = text(DAY_0 + timedelta(days=day, minutes=minute))
+        self.notes.append(Note(id=f"{kind}{at}", at=at, kind=kind, kata=self.kata.name))
+
+    def at(self, day, timed_on=()):
+        now = DAY_0 + timedelta(days=day)
+        return standing(self.kata, self.attempts, self.notes, timed_on, now)
+
+
+@pytest.fixture
+def curriculum(mini):
+    return load_curriculum(mini)
+
+
+@pytest.fixture
+def learner(curriculum):
+    return Learner(ten_minutes(curriculum))
+
+
+def ten_minutes(curriculum):
+    return replace(curriculum.kata("doubled"), minutes=10)
+
+
+def ratings(found):
+    return [one.rating.name for one in found.rounds]
+
+
+def test_nothing_done_is_untried(learner):
+    found = learner.at(0)
+    assert (found.level, found.due, found.recall, found.open) == (Level.UNTRIED, None, None, False)
+
+
+def test_a_failed_run_is_an_attempt_and_a_round_under_way(learner):
+    learner.run(0, "timed_out")
+    assert learner.at(0).level == Level.ATTEMPTED
+    assert learner.at(0).open
+    assert learner.at(0).rounds == ()
+
+
+def test_right_but_over_a_threshold_is_correct(learner):
+    learner.run(0, "failed", right=True)
+    assert learner.at(0).level == Level.CORRECT
+
+
+def test_a_run_that_was_cut_short_says_nothing(curriculum, learner):
+    learner.run(0, "aborted")
+    learner.run(0, "error")
+    known = standings(curriculum.katas, learner.attempts, [], {}, DAY_0)
+    assert known["doubled"].level == Level.UNTRIED
+
+
+def test_passing_is_fast_and_says_on_what(learner):
+    learner.run(0)
+    assert learner.at(0).level == Level.FAST
+    assert learner.at(0).counted
+    assert learner.at(0).timed_on == ()
+    assert learner.at(0, ["h200_sxm"]).timed_on == ("h200_sxm",)
+
+
+def test_running_the_same_file_again_is_not_practice(learner):
+    for day in (0, 5, 20, 60):
+        learner.run(day)
+    found = learner.at(60)
+    assert len(found.rounds) == 1
+    assert found.level == Level.FAST
+
+
+def test_three_cold_solves_when_due_are_mastery(learner):
+    learner.solve(0)
+    for _ in range(2):
+        due = learner.at(0).due
+        learner.solve((due - DAY_0).days + 1)
+    found = learner.at(20)
+    assert len(found.clean_days) == 3
+    assert found.stability_days >= 21
+    assert found.level == Level.MASTERED
+
+
+def test_three_solves_on_one_day_are_not(learner):
+    for minute in (0, 20, 40):
+        learner.start(0, minute)
+        learner.run(0, minute=minute + 10)
+    found = learner.at(0)
+    assert len(found.rounds) == 3
+    assert len(found.clean_days) == 1
+    assert found.level == Level.FAST
+
+
+def test_what_is_not_seen_again_fades_and_comes_back(learner):
+    learner.solve(0, 3, 14)
+    mastered = learner.at(15)
+    assert mastered.level == Level.MASTERED
+    later = learner.at(2000)
+    assert later.recall < 0.7
+    assert later.level == Level.FAST
+    assert later.is_due(DAY_0 + timedelta(days=2000))
+    learner.solve(2000)
+    assert learner.at(2000).level == Level.MASTERED
+
+
+@pytest.mark.parametrize("how", [{"peeked": True}, {"status": "failed"}])
+def test_giving_up_starts_the_count_again(learner, how):
+    learner.solve(0, 3, 14)
+    learner.solve(60, **how)
+    learner.start(61)
+    assert learner.at(61).clean_days == ()
+    assert learner.at(61).level == Level.FAST
+
+
+def test_a_hint_keeps_the_count_but_is_not_counted(learner):
+    learner.solve(0, 3)
+    learner.solve(14, hints=1)
+    assert len(learner.at(14).clean_days) == 2
+
+
+@pytest.mark.parametrize(
+    ("minute", "runs", "how", "rating"),
+    [
+        (4, 1, {}, "Easy"),  # under half of the ten minutes, at once
+        (10, 1, {}, "Good"),
+        (4, 3, {}, "Good"),  # quick, but not at once
+        (10, 7, {}, "Hard"),  # more than six runs
+        (15, 1, {"hints": 1}, "Hard"),
+        (15, 1, {"peeked": True}, "Again"),
+    ],
+)
+def test_behaviour_is_the_rating(learner, minute, runs, how, rating):
+    learner.start(0)
+    for _ in range(runs - 1):
+        learner.run(0, "failed", minute=minute)
+    learner.run(0, minute=minute, **how)
+    assert ratings(learner.at(0)) == [rating]
+
+
+def test_a_break_is_not_work(learner):
+    learner.start(0)
+    learner.run(0, "failed", minute=8)
+    learner.run(3, minute=2)  # three days later: the break counts as twenty minutes
+    (one,) = learner.at(3).rounds
+    assert one.minutes == 28
+    assert one.rating.name == "Hard"
+
+
+def test_a_round_left_for_a_new_one_was_given_up(learner):
+    learner.start(0)
+    learner.run(0, "failed")
+    learner.start(1)
+    learner.run(1)
+    assert ratings(learner.at(1)) == ["Again", "Good"]
+
+
+def test_a_start_without_a_run_is_no_round(learner):
+    learner.start(0)
+    learner.start(1)
+    assert learner.at(1).rounds == ()
+    assert learner.at(1).open
+
+
+def test_reviews_know_when_they_were_due(learner):
+    learner.solve(0)
+    due = learner.at(0).due
+    learner.solve(9)
+    (review,) = learner.at(9).reviews
+    assert review.due_at == due
+    assert review.done_at == DAY_0 + timedelta(days=9, minutes=10)
+
+
+def test_the_harder_it_was_the_sooner_it_is_due(curriculum):
+    kata, found = ten_minutes(curriculum), []
+    for minute, how in ((4, {}), (10, {}), (10, {"hints": 1}), (10, {"peeked": True})):
+        learner = Learner(kata)
+        learner.start(0)
+        learner.run(0, minute=minute, **how)
+        found.append(learner.at(1).stability_days)
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == 4
+
+
+def test_a_concept_is_as_far_as_the_least_of_its_katas(curriculum, learner):
+    kata = curriculum.kata("doubled")
+    learner.run(0)
+    katas = {"doubled": kata, "other": kata}
+    one, none = learner.at(0), Learner(kata).at(0)
+    item = kata.covers[0]
+    both = item_standings([item], katas, {"doubled": one, "other": one})[item]
+    assert (both.level, both.owned, both.katas) == (Level.FAST, 2, ("doubled", "other"))
+    half = item_standings([item], katas, {"doubled": one, "other": none})[item]
+    assert (half.level, half.owned) == (Level.ATTEMPTED, 1)
+    assert item_standings(["99.9"], katas, {"doubled": one, "other": one})["99.9"].katas == ()
