@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.communication import CountingP2P, comm_meter
+from harness.simulators.ranks import rank_device
 
 LIMIT_S = 3.0  # a ring of this size takes a tenth of a second, a deadlock for ever
 # nothing, fewer than ranks, not divisible and twice in a row, divisible
@@ -23,6 +24,11 @@ def integers(oracle, world, seed, sizes=SIZES):
     ]
 
 
+def own(vector):
+    """Return a copy of `vector` where this rank's tensors belong."""
+    return vector.to(rank_device(), copy=True)
+
+
 @contextmanager
 def network(rank, kind=CountingP2P):
     """Yield a p2p for one call, which must send everything through it and wait for all of it."""
@@ -34,28 +40,30 @@ def network(rank, kind=CountingP2P):
 
 
 def test_each_rank_owns_the_sum_of_its_own_chunk(kata, oracle, ranks, seed):
-    cases = integers(oracle, 5, seed)
+    world = ranks.world(5)
+    cases = integers(oracle, world, seed)
 
     def reduce_scatter(rank, world):
-        mine = [vectors[rank].clone() for vectors in cases]
+        mine = [own(vectors[rank]) for vectors in cases]
         chunks = []
         for x in mine:
             with network(rank) as p2p:
                 chunks.append(kata.ring_reduce_scatter(x, rank, world, p2p))
         for x, vectors in zip(mine, cases, strict=True):
-            assert torch.equal(x, vectors[rank]), "x was written to: expected it unchanged"
+            assert torch.equal(x.cpu(), vectors[rank]), "x was written to: expected it unchanged"
         return chunks
 
-    for rank, chunks in enumerate(ranks(5, reduce_scatter, timeout_s=LIMIT_S)):
+    for rank, chunks in enumerate(ranks(world, reduce_scatter, timeout_s=LIMIT_S)):
         for found, vectors in zip(chunks, cases, strict=True):
-            want = oracle.chunk(oracle.total(vectors), rank, 5).to(torch.int32)
+            want = oracle.chunk(oracle.total(vectors), rank, world).to(torch.int32)
             assert_matches(found, want, name=f"rank {rank}'s chunk of {vectors[0].numel()}")
 
 
 def test_chunks_are_gathered_bit_for_bit_in_the_order_of_the_ranks(kata, oracle, ranks, seed):
-    cases = integers(oracle, 5, seed, sizes=(0, 1, 7, 7))
+    world = ranks.world(5)
+    cases = integers(oracle, world, seed, sizes=(0, 1, 7, 7))
     cases += [
-        oracle.vectors(world=5, size=7, dtype=dtype, seed=seed)
+        oracle.vectors(world=world, size=7, dtype=dtype, seed=seed)
         for dtype in (torch.float64, torch.float32)
     ]
 
@@ -63,10 +71,10 @@ def test_chunks_are_gathered_bit_for_bit_in_the_order_of_the_ranks(kata, oracle,
         gathered = []
         for chunks in cases:
             with network(rank) as p2p:
-                gathered.append(kata.ring_all_gather(chunks[rank], rank, world, p2p))
+                gathered.append(kata.ring_all_gather(own(chunks[rank]), rank, world, p2p))
         return gathered
 
-    for rank, gathered in enumerate(ranks(5, all_gather, timeout_s=LIMIT_S)):
+    for rank, gathered in enumerate(ranks(world, all_gather, timeout_s=LIMIT_S)):
         for found, chunks in zip(gathered, cases, strict=True):
             want = torch.cat(chunks)
             assert found.dtype == want.dtype, f"expected {want.dtype}, found {found.dtype}"
@@ -74,12 +82,13 @@ def test_chunks_are_gathered_bit_for_bit_in_the_order_of_the_ranks(kata, oracle,
 
 
 def test_all_reduce_leaves_the_sum_in_place(kata, oracle, ranks, seed):
-    cases = integers(oracle, 5, seed)
+    world = ranks.world(5)
+    cases = integers(oracle, world, seed)
 
     def all_reduce(rank, world):
         sums = []
         for vectors in cases:
-            wide = torch.nn.functional.pad(vectors[rank], (1, 2), value=-7)
+            wide = torch.nn.functional.pad(own(vectors[rank]), (1, 2), value=-7)
             x = wide[1:-2]
             with network(rank) as p2p:
                 returned = kata.ring_all_reduce(x, rank, world, p2p)
@@ -90,7 +99,7 @@ def test_all_reduce_leaves_the_sum_in_place(kata, oracle, ranks, seed):
             sums.append(wide)
         return sums
 
-    for rank, sums in enumerate(ranks(5, all_reduce, timeout_s=LIMIT_S)):
+    for rank, sums in enumerate(ranks(world, all_reduce, timeout_s=LIMIT_S)):
         for wide, vectors in zip(sums, cases, strict=True):
             want = oracle.total(vectors).to(torch.int32)
             name = f"rank {rank}'s sum of {want.numel()}, in the memory of x"
@@ -112,21 +121,22 @@ def test_a_world_of_one_sends_nothing_and_copies(kata):
 
 
 def test_floats_are_the_same_bits_on_every_rank(kata, oracle, ranks, seed):
+    world = ranks.world(3)
     cases = [
-        oracle.vectors(world=3, size=5000, dtype=dtype, seed=seed)
+        oracle.vectors(world=world, size=5000, dtype=dtype, seed=seed)
         for dtype in (torch.float64, torch.float32, torch.float16)
     ]
 
     def all_reduce(rank, world):
-        mine = [vectors[rank].clone() for vectors in cases]
-        library = [vectors[rank].clone() for vectors in cases]
+        mine = [own(vectors[rank]) for vectors in cases]
+        library = [own(vectors[rank]) for vectors in cases]
         for x, trusted in zip(mine, library, strict=True):
             with network(rank) as p2p:
                 kata.ring_all_reduce(x, rank, world, p2p)
             dist.all_reduce(trusted)
         return mine, library
 
-    (first, library), *others = ranks(3, all_reduce, timeout_s=LIMIT_S)
+    (first, library), *others = ranks(world, all_reduce, timeout_s=LIMIT_S)
     for found, trusted, vectors in zip(first, library, cases, strict=True):
         assert_matches(found, oracle.total(vectors), same_precision=trusted)
     for rank, (found, _) in enumerate(others, start=1):
@@ -139,7 +149,7 @@ def test_strided_vectors_are_reduced_where_they_are(kata, oracle, ranks, seed):
     total = oracle.total([x[::2] for x in wide]).to(torch.int32)
 
     def every_collective(rank, world):
-        x = wide[rank].clone()
+        x = own(wide[rank])
         with network(rank) as p2p:
             chunk = kata.ring_reduce_scatter(x[::2], rank, world, p2p)
         with network(rank) as p2p:
@@ -189,7 +199,7 @@ def test_a_rank_sends_chunks_to_its_right_and_no_more(kata, oracle, ranks, cost,
         for vectors in cases:
             for name in phases:
                 with network(rank) as p2p:
-                    getattr(kata, name)(vectors[rank].clone(), rank, world, p2p)
+                    getattr(kata, name)(own(vectors[rank]), rank, world, p2p)
                 counted[name, vectors[0].dtype] = p2p.bytes_sent, p2p.messages, p2p.log
         return counted
 
@@ -240,16 +250,18 @@ class StrictP2P(CountingP2P):
 
 
 def test_what_is_in_flight_is_left_alone(kata, oracle, ranks, seed):
-    vectors = oracle.vectors(world=4, size=2**20, dtype=torch.int32, seed=seed)  # chunks of 1 MiB
+    world = ranks.world(4)
+    # chunks of 1 MiB, too large to be on their way at once
+    vectors = oracle.vectors(world=world, size=world * 2**18, dtype=torch.int32, seed=seed)
     want = oracle.total(vectors).to(torch.int32)
 
     def all_reduce(rank, world):
-        x = vectors[rank]
+        x = own(vectors[rank])
         with network(rank, StrictP2P) as p2p:
             kata.ring_all_reduce(x, rank, world, p2p)
-        assert_matches(x, want, name=f"rank {rank}'s sum")
+        assert_matches(x.cpu(), want, name=f"rank {rank}'s sum")
 
-    ranks(4, all_reduce, timeout_s=LIMIT_S)
+    ranks(world, all_reduce, timeout_s=LIMIT_S)
 
 
 class ClosedP2P:

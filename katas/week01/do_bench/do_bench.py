@@ -1,0 +1,100 @@
+"""Kata week01/do_bench: the time of a kernel on a device that returns before it is done.
+
+Compile, warm up, empty the cache, mark the queue, wait once, take the median.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LEAST = 5  # timed launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What `n` single launches took, in milliseconds."""
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    n: int
+
+
+class Device(Protocol):
+    """A device that works through a queue while the host goes on."""
+
+    l2_bytes: int  # size of its last-level cache
+
+    def event(self) -> Any:  # noqa: ANN401 -- each device's own
+        """Return a mark that is not in the queue yet."""
+
+    def record(self, event: Any) -> None:  # noqa: ANN401
+        """Put the mark into the queue."""
+
+    def elapsed_ms(self, start: Any, stop: Any) -> float:  # noqa: ANN401
+        """Milliseconds of the device from mark to mark; RuntimeError unless it has passed both."""
+
+    def sync(self) -> None:
+        """Wait until the queue is empty."""
+
+    def memset(self, nbytes: int) -> None:
+        """Queue the writing of so many bytes, which pushes others out of the cache."""
+
+
+class CudaDevice:
+    """A GPU by way of PyTorch's current stream; `name` is PyTorch's, as "cuda" or "cuda:1"."""
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._torch, self._name = torch, name
+        self._scratch = torch.empty(0, dtype=torch.uint8, device=name)
+        self.l2_bytes = torch.cuda.get_device_properties(name).L2_cache_size
+
+    def event(self) -> Any:  # noqa: ANN401
+        """A CUDA event."""
+        return self._torch.cuda.Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:  # noqa: ANN401
+        """On the current stream."""
+        event.record()
+
+    def elapsed_ms(self, start: Any, stop: Any) -> float:  # noqa: ANN401
+        """By the GPU's clock."""
+        return start.elapsed_time(stop)
+
+    def sync(self) -> None:
+        """Wait for all streams."""
+        self._torch.cuda.synchronize(self._name)
+
+    def memset(self, nbytes: int) -> None:
+        """Write to a buffer that is kept, for allocating one would wait for the device."""
+        if self._scratch.numel() < nbytes:
+            self._scratch = self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._name)
+        self._scratch[:nbytes].zero_()
+
+
+def do_bench(
+    launch: Callable[[], object],
+    dev: Device,
+    *,
+    warmup_ms: float = 25,
+    rep_ms: float = 100,
+    flush_bytes: int | None = None,
+) -> Timing:
+    """
+    Time single launches with a cold cache.
+
+    Args:
+        launch: Queues the kernel on `dev`; its first call may compile.
+        dev: Where it runs.
+        warmup_ms: Milliseconds of work on the device before it is timed.
+        rep_ms: Milliseconds of timed launches and of what goes on between them.
+        flush_bytes: Written before each launch; None: twice the cache, 0: nothing.
+
+    Raises:
+        ValueError: `launch` is not callable, `rep_ms` is not positive, `warmup_ms` or
+            `flush_bytes` is negative.
+    """
+    raise NotImplementedError  # TODO(kata): compile, estimate, warm up, time (about 25 lines)

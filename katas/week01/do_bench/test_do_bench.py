@@ -1,0 +1,119 @@
+"""Times of virtual kernels, whose truth is known; what measuring them took; on a GPU, Triton's."""
+
+import math
+
+import pytest
+
+
+@pytest.fixture
+def bench(kata, oracle):
+    """Time a kernel on a device of its own; return the timing and the device."""
+
+    def run(kernel, **options):
+        dev = oracle.VirtualDevice(kernel)
+        return kata.do_bench(dev.launch, dev, **options), dev
+
+    return run
+
+
+@pytest.fixture
+def each(bench, oracle):
+    """Every virtual kernel, its timing and its device."""
+    return lambda: [(kernel, *bench(kernel)) for kernel in oracle.KERNELS.values()]
+
+
+def test_median_is_the_time_with_a_cold_cache(each, cost):
+    errors = [
+        abs(timing.median_ms - kernel.cold_ms) / kernel.cold_ms for kernel, timing, _ in each()
+    ]
+    cost.check("error", max(errors))
+
+
+def test_device_is_not_kept_longer_than_asked(each, cost):
+    cost.check("device_time", max(dev.busy_ms for *_, dev in each()) / (25 + 100))
+
+
+def test_time_is_used(each, oracle):
+    for kernel, timing, dev in each():
+        round_ms = kernel.cold_ms + 2 * dev.l2_bytes / oracle.WRITE_BYTES_PER_MS
+        assert timing.n * round_ms >= 0.2 * 100, f"{timing.n} launches of {kernel.cold_ms} ms"
+
+
+def test_host_seldom_waits(each, cost):
+    cost.check("host_syncs", max(dev.syncs for *_, dev in each()))
+
+
+def test_clock_is_up_before_it_counts(bench, oracle):
+    timing, _ = bench(oracle.KERNELS["fits in the cache"], rep_ms=5)
+    assert math.isclose(timing.median_ms, 0.1, rel_tol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("flush_mib", "expected_ms"),
+    [
+        (0, 0.02),
+        (30, 0.06),  # half of what empties this cache
+        (200, 0.1),
+    ],
+)
+def test_bytes_to_flush(bench, oracle, flush_mib, expected_ms):
+    kernel = oracle.KERNELS["fits in the cache"]
+    timing, _ = bench(kernel, flush_bytes=flush_mib * oracle.MIB)
+    assert math.isclose(timing.median_ms, expected_ms, rel_tol=0.02)
+
+
+def test_percentiles(bench, oracle):
+    """Evenly spread from 0.9 to 1.1 ms, so three tenths of that on each side of the median."""
+    timing, _ = bench(oracle.Kernel(cold_ms=1.0, warm_ms=1.0, jitter=0.1), rep_ms=1000)
+    assert math.isclose(timing.p20_ms, 0.94, rel_tol=0.02)
+    assert math.isclose(timing.p80_ms, 1.06, rel_tol=0.02)
+
+
+@pytest.mark.parametrize("options", [{}, {"rep_ms": 1e-3}, {"warmup_ms": 0}])
+def test_long_kernel(bench, oracle, options):
+    timing, dev = bench(oracle.Kernel(cold_ms=40.0, warm_ms=40.0, disturbed=0.0), **options)
+    assert timing.n == 5
+    assert dev.launches <= 8
+    assert math.isclose(timing.median_ms, 40.0, rel_tol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rep_ms", 0), ("rep_ms", -1.0), ("warmup_ms", -1.0), ("flush_bytes", -1)],
+)
+def test_negative_amounts_are_refused(kata, oracle, name, value):
+    dev = oracle.VirtualDevice(oracle.KERNELS["streams"])
+    with pytest.raises(ValueError, match=name):
+        kata.do_bench(dev.launch, dev, **{name: value})
+    assert dev.launches == 0
+
+
+def test_result_of_a_launch_is_no_launch(kata, oracle):
+    dev = oracle.VirtualDevice(oracle.KERNELS["streams"])
+    with pytest.raises(ValueError, match="launch"):
+        kata.do_bench(dev.launch(), dev)
+
+
+def workload(name, device):
+    import torch
+
+    if name == "matmul":
+        a, b = (torch.randn(4096, 4096, device=device, dtype=torch.float16) for _ in range(2))
+        out = torch.empty_like(a)
+        return lambda: torch.mm(a, b, out=out)
+    source = torch.randn(2**28 if name == "copy_1_gib" else 2**18, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+@pytest.mark.parametrize("name", ["copy_1_gib", "copy_1_mib", "matmul"])
+def test_agrees_with_triton(kata, device, name):
+    if device == "cpu":
+        pytest.skip("Triton's do_bench needs a GPU")
+    from triton import testing
+
+    launch = workload(name, device)
+    theirs_ms = testing.do_bench(launch, warmup=25, rep=100, return_mode="median")
+    mine = kata.do_bench(launch, kata.CudaDevice(device))
+    # a step of the event clock on top: it is a fifth of the smallest copy
+    assert math.isclose(mine.median_ms, theirs_ms, rel_tol=0.05, abs_tol=0.5e-3)

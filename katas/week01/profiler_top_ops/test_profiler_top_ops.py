@@ -1,0 +1,303 @@
+"""Who spent the GPU's time: a captured GPT-2 forward pass, and small traces with known answers."""
+
+import math
+import random
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+# sums of a few dozen times in another order; times have three decimals
+REORDERED = 1e-9
+
+
+@pytest.fixture(scope="module")
+def h200(profile):
+    """The H200's ceilings, on which the capture was made, whatever GPU counts in this session."""
+    peak = {"float16": 989.4e12, "float32": 67e12}
+    return replace(profile, peak=peak, bandwidth=4.8e12, launch_s=2e-6)
+
+
+@pytest.fixture(scope="module")
+def gpt2(kata, oracle):
+    """GPT2LMHeadModel, float16, 8 sequences of 512 tokens, one forward pass."""
+    return kata.load_trace(oracle.DATA / "gpt2_h200_trace.json.gz")
+
+
+def times(kata, profile, trace, k=99):
+    """GPU microseconds and calls, op by op."""
+    return {stat.name: (stat.cuda_us, stat.calls) for stat in kata.top_ops(trace, k, profile)}
+
+
+@contextmanager
+def at_most_lines(limit):
+    """Count the lines of Python run inside, and stop whoever runs more than `limit`."""
+    count, before = [0], sys.gettrace()
+
+    def tracer(frame, event, arg):
+        count[0] += event == "line"
+        assert count[0] <= limit, f"over {limit} lines of Python: is there a loop in a loop?"
+        return tracer
+
+    sys.settrace(tracer)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+# ---- the captured forward pass -------------------------------------------------------------
+
+
+def test_the_three_costliest_ops_of_gpt2(kata, h200, gpt2):
+    stats = kata.top_ops(gpt2, 3, h200)
+    assert [(stat.name, stat.calls) for stat in stats] == [
+        ("aten::mm", 1),
+        ("aten::addmm", 48),
+        ("aten::mul", 48),
+    ]
+    for stat, cuda_us in zip(stats, (3044.515, 1135.65, 645.147), strict=True):
+        assert math.isclose(stat.cuda_us, cuda_us, rel_tol=REORDERED)
+    assert [stat.regime for stat in stats] == ["compute", "compute", "memory"]
+
+
+def test_every_op_agrees_with_pytorch(kata, oracle, h200, gpt2):
+    found, expected = times(kata, h200, gpt2), oracle.key_averages()
+    assert found.keys() == expected.keys()
+    for name, (cuda_us, calls) in expected.items():
+        assert found[name][1] == calls, name
+        assert math.isclose(found[name][0], cuda_us, rel_tol=REORDERED), name
+
+
+def test_the_lm_head_is_far_from_its_roof(kata, h200, gpt2):
+    [head] = kata.top_ops(gpt2, 1, h200)
+    assert head.flops == 2 * 4096 * 768 * 50257
+    assert head.bytes == 2 * (4096 * 768 + 768 * 50257 + 4096 * 50257)  # 638 FLOP per byte
+    # 320 us of 3045: its kernel is called align1, for 50257 is odd
+    assert math.isclose(head.sol_fraction, 0.105, abs_tol=5e-4)
+
+
+def test_an_op_is_held_against_the_roof_of_all_its_calls(kata, h200, gpt2):
+    stats = {stat.name: stat for stat in kata.top_ops(gpt2, 99, h200)}
+    mul, rows, cols = stats["aten::mul"], 8 * 512, 3072
+    # 36 by a number, 12 by another tensor
+    assert mul.bytes == (36 * 2 + 12 * 3) * rows * cols * 2
+    assert math.isclose(mul.sol_fraction, mul.bytes / 4.8e12 * 1e6 / 645.147, rel_tol=REORDERED)
+    # 12 each of 768 to 2304, 768 to 768, 768 to 3072 and back: all bound by arithmetic
+    products = 12 * 2 * rows * 768 * (2304 + 768 + 3072 + 3072)
+    addmm = stats["aten::addmm"]
+    assert addmm.flops == products
+    assert math.isclose(addmm.sol_fraction, products / 989.4e12 * 1e6 / 1135.65, rel_tol=REORDERED)
+    assert (stats["aten::gather"].regime, stats["aten::gather"].sol_fraction) == ("unknown", None)
+
+
+def test_gpt2_leaves_the_gpu_idle_half_of_the_time(kata, gpt2):
+    assert math.isclose(kata.gpu_busy_fraction(gpt2), 0.50, abs_tol=0.01)
+
+
+# ---- who launched it -----------------------------------------------------------------------
+
+
+def test_the_innermost_op_gets_the_time(kata, oracle, h200):
+    trace = oracle.trace(
+        oracle.op("aten::linear", 0, 100),
+        oracle.op("aten::t", 5, 5),
+        oracle.op("aten::addmm", 20, 30),
+        oracle.launch(1, 25),
+        oracle.launch(2, 60),  # after addmm has returned
+        oracle.kernel(1, 200, 7.0),
+        oracle.kernel(2, 300, 3.0),
+    )
+    assert times(kata, h200, trace) == {"aten::addmm": (7.0, 1), "aten::linear": (3.0, 1)}
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_of_ops_that_start_together_the_shorter_is_within(kata, oracle, h200, flipped):
+    ops = [oracle.op("aten::linear", 10, 100), oracle.op("aten::addmm", 10, 90)]
+    trace = oracle.trace(
+        *(reversed(ops) if flipped else ops), oracle.launch(1, 10), oracle.kernel(1, 200, 7.0)
+    )
+    assert times(kata, h200, trace) == {"aten::addmm": (7.0, 1)}
+
+
+def test_only_ops_count_as_ops(kata, oracle, h200):
+    trace = oracle.trace(
+        oracle.op("aten::mm", 0, 100),
+        oracle.op("my phase", 10, 80, cat="user_annotation"),
+        oracle.launch(1, 20),
+        oracle.kernel(1, 200, 7.0),
+        {"ph": "s", "id": 1, "pid": 100, "tid": 1, "ts": 20, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "M", "name": "process_name", "pid": 100, "tid": 0, "ts": 0, "args": {}},
+    )
+    assert times(kata, h200, trace) == {"aten::mm": (7.0, 1)}
+
+
+def test_a_launch_belongs_to_its_own_thread(kata, oracle, h200):
+    # the backward pass runs on a thread of its own, while the main thread waits within an op
+    trace = oracle.trace(
+        oracle.op("aten::item", 0, 100, tid=1),
+        oracle.op("aten::mm", 10, 20, tid=2),
+        oracle.op("aten::mul", 12, 60, tid=3),
+        oracle.launch(1, 15, tid=2),
+        oracle.launch(2, 16, tid=1),
+        oracle.kernel(1, 200, 7.0),
+        oracle.kernel(2, 300, 3.0),
+    )
+    assert times(kata, h200, trace) == {"aten::mm": (7.0, 1), "aten::item": (3.0, 1)}
+
+
+@pytest.mark.parametrize("work", ["kernel", "gpu_memcpy", "gpu_memset"])
+@pytest.mark.parametrize("call", ["cuda_runtime", "cuda_driver"])
+def test_all_ways_to_launch_and_all_kinds_of_work(kata, oracle, h200, call, work):
+    trace = oracle.trace(
+        oracle.op("aten::mm", 0, 100),
+        oracle.launch(1, 20, cat=call),
+        oracle.kernel(1, 200, 7.0, cat=work),
+    )
+    assert times(kata, h200, trace) == {"aten::mm": (7.0, 1)}
+
+
+def test_a_call_with_several_kernels_is_one_call(kata, oracle, h200):
+    # one graph launch: many kernels with one correlation id; then a fill and a kernel in one op
+    graph = [oracle.kernel(1, 200 + 10 * at, 2.0) for at in range(5)]
+    trace = oracle.trace(
+        oracle.op("replay", 0, 50),
+        oracle.launch(1, 10, name="cudaGraphLaunch"),
+        *graph,
+        oracle.op("aten::addmm", 60, 40),
+        oracle.launch(2, 61, name="cudaMemsetAsync"),
+        oracle.launch(3, 62),
+        oracle.kernel(2, 300, 1.0, cat="gpu_memset"),
+        oracle.kernel(3, 310, 4.0),
+    )
+    assert times(kata, h200, trace) == {"replay": (10.0, 1), "aten::addmm": (5.0, 1)}
+
+
+def test_work_that_no_op_launched_is_unattributed(kata, oracle, h200):
+    trace = oracle.trace(
+        oracle.op("aten::mm", 0, 100),
+        oracle.launch(1, 20),
+        oracle.launch(2, 150),  # outside every op
+        oracle.kernel(1, 200, 2.0),
+        oracle.kernel(2, 210, 3.0),
+        oracle.kernel(2, 220, 3.0),
+        oracle.kernel(99, 230, 4.0),  # launched before the trace began
+    )
+    assert times(kata, h200, trace) == {"<unattributed>": (10.0, 2), "aten::mm": (2.0, 1)}
+    assert kata.top_ops(trace, 1, h200)[0].regime == "unknown"
+
+
+@given(order=st.randoms(use_true_random=False))
+def test_the_order_of_events_says_nothing(kata, oracle, h200, order):
+    trace = oracle.forward(layers=4)
+    order.shuffle(trace["traceEvents"])
+    assert times(kata, h200, trace) == {"aten::addmm": (20.0, 4)}
+    assert kata.gpu_busy_fraction(trace) == 20 / 65  # 5 of every 20 us, up to the last
+
+
+def test_k_ops_the_longest_first(kata, oracle, h200):
+    durations = [3.0, 9.0, 1.0, 5.0]
+    events = []
+    for at, dur in enumerate(durations):
+        # the shorter on the GPU, the longer on the CPU
+        events.append(oracle.op(f"aten::op{at}", 100 * at, 50 - dur))
+        events += [oracle.launch(at, 100 * at + 1), oracle.kernel(at, 100 * at + 20, dur)]
+    trace = oracle.trace(*events)
+    assert [*times(kata, h200, trace, k=3)] == ["aten::op1", "aten::op3", "aten::op0"]
+
+
+# ---- the roof ------------------------------------------------------------------------------
+
+
+def one_op(oracle, shapes, dur, name="aten::mm"):
+    return oracle.trace(
+        oracle.op(name, 0, 100, shapes=shapes), oracle.launch(1, 1), oracle.kernel(1, 20, dur)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "regime", "least_us"),
+    [
+        ([[4096, 4096], [4096, 4096]], "compute", 2 * 4096**3 / 989.4e6),
+        ([[16, 8192], [8192, 8192]], "memory", 2 * (8192**2 + 2 * 16 * 8192) / 4.8e6),
+        ([[64, 64], [64, 64]], "latency", 2 * 3 * 64**2 / 4.8e6),  # 5 ns, under the floor of 2 us
+    ],
+)
+def test_regimes(kata, oracle, h200, shapes, regime, least_us):
+    [stat] = kata.top_ops(one_op(oracle, shapes, 2 * least_us), 1, h200)
+    assert stat.regime == regime
+    assert math.isclose(stat.sol_fraction, 0.5, rel_tol=REORDERED)
+
+
+def test_each_call_has_a_roof_of_its_own(kata, oracle, h200):
+    events = [
+        oracle.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]]),  # 139 us of arithmetic
+        oracle.op("aten::mm", 100, 50, shapes=[[1, 8192], [8192, 8192]]),  # 28 us of reading
+        *(oracle.launch(at, 100 * at + 1) for at in (0, 1)),
+        *(oracle.kernel(at, 1000 * at + 200, 500.0) for at in (0, 1)),
+    ]
+    [stat] = kata.top_ops(oracle.trace(*events), 1, h200)
+    least_us = 2 * 4096**3 / 989.4e6 + 2 * (8192**2 + 2 * 8192) / 4.8e6
+    assert stat.regime == "compute"
+    assert math.isclose(stat.sol_fraction, least_us / 1000, rel_tol=REORDERED)
+
+
+def test_one_call_of_unknown_work_makes_the_op_unknown(kata, oracle, h200):
+    events = [
+        oracle.op("aten::mm", 0, 50, shapes=[[64, 64], [64, 64]]),
+        oracle.op("aten::mm", 100, 50),  # recorded without shapes
+        *(oracle.launch(at, 100 * at + 1) for at in (0, 1)),
+        *(oracle.kernel(at, 1000 * at + 200, 5.0) for at in (0, 1)),
+    ]
+    [stat] = kata.top_ops(oracle.trace(*events), 1, h200)
+    assert (stat.regime, stat.sol_fraction) == ("unknown", None)
+    assert stat.flops == 2 * 64**3
+
+
+# ---- was the GPU busy? ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy"),
+    [
+        ([(100, 50)], 1.0),
+        ([(100, 10), (130, 10)], 20 / 40),  # a gap
+        ([(100, 20), (110, 20)], 1.0),  # two streams
+        ([(100, 100), (110, 10), (150, 10), (220, 20)], 120 / 140),  # short ones beside a long one
+    ],
+)
+def test_overlapping_streams_are_busy_once(kata, oracle, spans, busy):
+    work = [oracle.kernel(at, ts, dur, stream=at) for at, (ts, dur) in enumerate(spans)]
+    assert kata.gpu_busy_fraction(oracle.trace(*work)) == busy
+
+
+def test_copies_keep_the_gpu_busy(kata, oracle):
+    work = [oracle.kernel(1, 100, 10), oracle.kernel(3, 140, 10)]
+    copy = oracle.kernel(2, 110, 30, cat="gpu_memcpy")
+    assert kata.gpu_busy_fraction(oracle.trace(*work, copy)) == 1.0
+
+
+# ---- cost and bad input --------------------------------------------------------------------
+
+
+def test_no_loop_in_a_loop(kata, oracle, h200, cost, seed):
+    trace = oracle.forward(layers=1000)
+    random.Random(seed).shuffle(trace["traceEvents"])
+    events = len(trace["traceEvents"])
+    with at_most_lines(200 * events) as lines:
+        found = times(kata, h200, trace)
+    assert found == {"aten::addmm": (5000.0, 1000)}
+    cost.check("instructions", lines[0] / events)
+
+
+@pytest.mark.parametrize("events", [None, [], ["op", "launch"]], ids=["no list", "empty", "cpu"])
+def test_a_trace_without_the_gpu_is_refused(kata, oracle, h200, events):
+    made = {"op": oracle.op("aten::mm", 0, 100), "launch": oracle.launch(1, 20)}
+    trace = {} if events is None else oracle.trace(*(made[name] for name in events))
+    with pytest.raises(ValueError, match="no GPU activity in trace"):
+        kata.top_ops(trace, 3, h200)
+    with pytest.raises(ValueError, match="no GPU activity in trace"):
+        kata.gpu_busy_fraction(trace)

@@ -1,0 +1,116 @@
+"""Where the window lies, what each block loads, and what one bad element spoils."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+# numba advises against launches that leave most of a GPU idle: short signals are no harder
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
+
+def floats(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def small_integers(seed, n):
+    """Products and sums of these are exact in float32."""
+    return np.random.default_rng(seed).integers(-8, 9, n).astype(np.float32)
+
+
+def convolved(kata, x, w, **options):
+    return kata.conv1d_halo(cuda.to_device(x), cuda.to_device(w), **options).copy_to_host()
+
+
+def summed(kata, x, k):
+    return kata.window_sum(cuda.to_device(x), k).copy_to_host()
+
+
+# ---- the window ----------------------------------------------------------------------------
+
+
+# in the midst of a block, and the last element of one: its window lies in two
+@pytest.mark.parametrize("at", [4, 255])
+def test_impulse_brings_out_the_weights_backwards(kata, at):
+    x = np.zeros(300, dtype=np.float32)
+    x[at] = 1
+    odd, even = convolved(kata, x, floats(1, 2, 3)), convolved(kata, x, floats(1, 2, 3, 4))
+    assert odd[at - 2 : at + 3].tolist() == [0, 3, 2, 1, 0]
+    assert even[at - 3 : at + 3].tolist() == [0, 4, 3, 2, 1, 0]
+    assert (np.count_nonzero(odd), np.count_nonzero(even)) == (3, 4)
+
+
+def test_window_sum_counts_zeros_outside(kata):
+    assert summed(kata, floats(1, 2, 3, 4), 3).tolist() == [3, 6, 9, 7]
+    assert summed(kata, floats(1, 2, 3, 4), 2).tolist() == [3, 5, 7, 4]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_element_spoils_one_window(kata, bad):
+    x = np.ones(520, dtype=np.float32)
+    x[256] = bad
+    expected = np.full(520, 5, dtype=np.float32)
+    expected[[0, -1]], expected[[1, -2]], expected[254:259] = 3, 4, bad
+    np.testing.assert_array_equal(summed(kata, x, 5), expected)
+
+
+# ---- the kernel ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_threads_may_run_in_any_order(kata, simt, seed, order):
+    x, w, out = small_integers(seed, 300), small_integers(seed + 1, 7), np.zeros(300, np.float32)
+    with simt(order=order):
+        kata.conv1d[kata.blocks_for(300), kata.BLOCK](x, w, out)
+    expected = np.correlate(np.pad(x, 3), w, "valid")
+    np.testing.assert_array_equal(out, expected, err_msg=f"with the threads in {order} order")
+
+
+def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
+    x, w, out = small_integers(seed, 1024), small_integers(seed + 1, 5), np.zeros(1024, np.float32)
+    with simt() as counted:
+        kata.conv1d[kata.blocks_for(1024), kata.BLOCK](x, w, out)
+    cost.check("signal_loads", counted.of(x).load.elements)
+    cost.check("weight_loads", counted.of(w).load.elements)
+
+
+def test_lanes_read_neighbouring_banks(kata, simt, seed, cost):
+    x, w, out = small_integers(seed, 256), small_integers(seed + 1, 5), np.zeros(256, np.float32)
+    with simt() as counted:
+        kata.conv1d[1, kata.BLOCK](x, w, out)
+    assert counted.shared_store.elements >= x.size, "inputs go through shared memory"
+    worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
+    cost.check("bank_conflicts", worst)
+
+
+def test_result_goes_into_out(kata):
+    x, w = cuda.to_device(floats(1, 2)), cuda.to_device(floats(10))
+    out = cuda.to_device(floats(0, 0))
+    assert kata.conv1d_halo(x, w, out=out) is out
+    assert out.copy_to_host().tolist() == [10, 20]
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [0, 34])
+def test_no_and_too_many_weights_are_refused(kata, k):
+    with pytest.raises(ValueError, match="w: "):
+        convolved(kata, floats(1, 2), np.ones(k, dtype=np.float32))
+    with pytest.raises(ValueError, match="k: "):
+        summed(kata, floats(1, 2), k)
+
+
+@pytest.mark.parametrize("name", ["x", "w"])
+def test_only_float32_vectors_are_taken(kata, name):
+    arrays = dict.fromkeys(("x", "w"), floats(1, 2, 3))
+    with pytest.raises(ValueError, match=f"{name}: .*1-D"):
+        convolved(kata, **arrays | {name: np.ones((1, 3), dtype=np.float32)})
+    with pytest.raises(ValueError, match=f"{name}: .*float32"):
+        convolved(kata, **arrays | {name: np.ones(3)})
+
+
+def test_out_of_another_kind_is_refused(kata):
+    for size, dtype, what in ((4, np.float32, "shape"), (3, np.float64, "dtype")):
+        out = cuda.to_device(np.zeros(size, dtype))
+        with pytest.raises(ValueError, match=f"out: .*{what}"):
+            convolved(kata, floats(1, 2, 3), floats(1), out=out)

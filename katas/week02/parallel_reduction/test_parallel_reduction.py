@@ -1,0 +1,159 @@
+"""Sums that come out exact, in any order of threads, and what each rung of the ladder wastes."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda
+
+# numba advises against launches that leave most of a GPU idle: small sums are no harder
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
+
+def counting(n):
+    """1, 2, 3 … in float32: every sum of them here is exact, whatever its order."""
+    return np.arange(1, n + 1, dtype=np.float32)
+
+
+def unwritten(size):
+    """For results, filled with what no sum is."""
+    return cuda.to_device(np.full(size, -99, dtype=np.float32))
+
+
+def total(kata, x, **options):
+    return kata.parallel_reduction(cuda.to_device(x), **options).copy_to_host()
+
+
+# ---- the kernels ---------------------------------------------------------------------------
+
+
+# one element; one past a warp; a last block whose second half is missing, and one within it
+@pytest.mark.parametrize(("n", "block"), [(1, 32), (33, 32), (640, 128), (1000, 128)])
+def test_sequential_sums_two_elements_a_thread(kata, n, block):
+    x, blocks = counting(n), -(-n // (2 * block))
+    partial = unwritten(blocks)
+    kata.block_sum_sequential[blocks, block](cuda.to_device(x), partial)
+    expected = np.add.reduceat(x, range(0, n, 2 * block))
+    np.testing.assert_array_equal(partial.copy_to_host(), expected)
+
+
+# blocks without elements; a tail shorter than a step of the grid; the largest block
+@pytest.mark.parametrize(("n", "blocks", "block"), [(33, 3, 32), (1000, 2, 128), (1500, 1, 1024)])
+def test_warp_kernel_is_right_on_any_grid(kata, n, blocks, block):
+    partial = unwritten(blocks)
+    kata.block_sum_warp[blocks, block](cuda.to_device(counting(n)), partial)
+    assert partial.copy_to_host().sum() == n * (n + 1) // 2
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+@pytest.mark.parametrize("kernel", ["block_sum_sequential", "block_sum_warp"])
+def test_threads_may_run_in_any_order(kata, simt, kernel, order):
+    partial = np.zeros(1, dtype=np.float32)
+    with simt(order=order):
+        getattr(kata, kernel)[1, 128](counting(256), partial)
+    assert partial[0] == 256 * 257 // 2, f"with the threads in {order} order"
+
+
+# ---- what they waste -----------------------------------------------------------------------
+
+
+def test_sequential_keeps_warps_whole_and_banks_apart(kata, simt, cost):
+    with simt() as counted:
+        kata.block_sum_sequential[1, 128](counting(256), np.zeros(1, dtype=np.float32))
+    cost.check("partial_warp_stores", counted.shared_store.partial_requests)
+    worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
+    cost.check("bank_conflicts", worst)
+    cost.check("sequential_barriers", counted.barriers_per_block)
+
+
+def test_warps_meet_only_once(kata, simt, cost):
+    with simt() as counted:
+        kata.block_sum_warp[1, 128](counting(256), np.zeros(1, dtype=np.float32))
+    cost.check("warp_barriers", counted.barriers_per_block)
+    cost.check("warp_shared_stores", counted.shared_store.elements)
+
+
+def test_threads_sum_several_elements_each(kata, simt, cost):
+    n, block = 1024, 32
+    partial = np.zeros(4096, dtype=np.float32)
+    with simt() as counted:
+        kata.parallel_reduction(counting(n), block=block, partial=partial)
+    blocks = counted.of(partial).store.elements
+    cost.check("elements_per_thread", n / (blocks * block))
+    assert blocks > 1, "one block alone leaves the rest of a GPU idle"
+
+
+# ---- the sum -------------------------------------------------------------------------------
+
+
+def alternating():
+    """Large values that cancel, with small ones between them."""
+    return np.resize(np.array([1e8, 0.25, -1e8, 0.5], dtype=np.float32), 1000)
+
+
+def giant_first():
+    """2^24, where float32 begins to swallow a 1 that is added to it."""
+    return np.array([2**24] + [1] * 1023, dtype=np.float32)
+
+
+@pytest.mark.parametrize("values", [alternating, giant_first])
+def test_errors_grow_with_the_depth_of_the_tree(kata, values):
+    x = values()
+    depth = math.ceil(math.log2(x.size))
+    bound = depth * np.finfo(np.float32).eps * np.abs(x).sum(dtype=np.float64)
+    assert abs(float(total(kata, x)[0]) - math.fsum(x)) <= bound
+
+
+def test_two_to_the_24th_is_no_end(kata, device):
+    if device != "cuda":
+        pytest.skip("16 million elements are too many for a simulator: pytest --device cuda")
+    # an even number, so that float32 holds it
+    assert total(kata, np.ones(2**24 + 6, dtype=np.float32)).tolist() == [2**24 + 6]
+
+
+def test_order_of_the_blocks_does_not_show(kata, simt):
+    # 16 blocks of 32 threads: the first sums 2^24, each other 1; 2^24 + 1 rounds to 2^24
+    x = np.full(4096, 1 / 256, dtype=np.float32)
+    x[0] = 2**24
+    sums = []
+    for order in ("forward", "reversed"):
+        with simt(order=order):
+            sums.append(kata.parallel_reduction(x, block=32)[0])
+    assert sums[0] == sums[1], "blocks in reversed order give another sum"
+
+
+def test_infinities_that_meet_are_nan(kata):
+    x = counting(300)
+    x[7] = np.inf
+    assert total(kata, x).tolist() == [np.inf]
+    x[290] = -np.inf
+    assert np.isnan(total(kata, x)).all()
+
+
+def test_given_arrays_are_used(kata):
+    out, partial = unwritten(3), unwritten(4096)
+    assert total(kata, counting(10), out=out, partial=partial, block=32).tolist() == [55]
+    assert out.copy_to_host().tolist() == [55, -99, -99]
+    assert partial.copy_to_host()[:2].tolist() == [55, -99]
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [0, 16, 96, 2048])
+def test_odd_blocks_are_refused(kata, block):
+    with pytest.raises(ValueError, match="block: "):
+        total(kata, counting(5), block=block)
+
+
+def test_other_arrays_are_refused(kata):
+    with pytest.raises(ValueError, match=r"x: .*1-D"):
+        total(kata, np.ones((2, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"x: .*float32"):
+        total(kata, np.ones(4))
+
+
+@pytest.mark.parametrize(("name", "size"), [("out", 0), ("partial", 4095)])
+def test_small_arrays_for_results_are_refused(kata, name, size):
+    with pytest.raises(ValueError, match=f"{name}: "):
+        total(kata, counting(5), **{name: cuda.device_array(size, np.float32)})

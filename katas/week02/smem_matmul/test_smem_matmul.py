@@ -1,0 +1,115 @@
+"""Any order of threads, what each request costs, and values that must stay where they are."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+# numba advises against launches that leave most of a GPU idle: small matrices are no harder
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
+SENTINEL = -99.0
+
+
+def small_integers(seed, *shape):
+    """Products and sums of these are exact in float32."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(np.float32)
+
+
+def product(kata, a, b, **options):
+    return kata.smem_matmul(cuda.to_device(a), cuda.to_device(b), **options).copy_to_host()
+
+
+# ---- the kernel ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_threads_may_run_in_any_order(kata, simt, seed, order):
+    # three steps along k: a tile is loaded while another might still be in use
+    a, b = small_integers(seed, 8, 24), small_integers(seed + 1, 24, 8)
+    c = np.zeros((8, 8), dtype=np.float32)
+    with simt(order=order):
+        kata.matmul[kata.tiles(8, 8), kata.BLOCK](a, b, c)
+    np.testing.assert_array_equal(c, a @ b, err_msg=f"with the threads in {order} order")
+
+
+def test_writes_nothing_around_c(kata, seed):
+    # one element past a tile along each axis; what c held before is no part of the product
+    a, b = small_integers(seed, 33, 5), small_integers(seed + 1, 5, 33)
+    frame = cuda.to_device(np.full((97, 97), SENTINEL, dtype=np.float32))
+    kata.matmul[kata.tiles(33, 33), kata.BLOCK](
+        cuda.to_device(a), cuda.to_device(b), frame[32:65, 32:65]
+    )
+    found = frame.copy_to_host()
+    np.testing.assert_array_equal(found[32:65, 32:65], a @ b)
+    found[32:65, 32:65] = SENTINEL
+    assert (found == SENTINEL).all(), "memory around `c` was written to"
+
+
+def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
+    a, b = small_integers(seed, 16, 24), small_integers(seed + 1, 24, 16)
+    c = np.zeros((16, 16), dtype=np.float32)
+    with simt() as counted:
+        kata.matmul[kata.tiles(16, 16), kata.BLOCK](a, b, c)
+    cost.check("global_loads", counted.global_load.elements)
+    cost.check("load_sectors", counted.global_load.sectors_per_request)
+    cost.check("store_sectors", counted.global_store.sectors_per_request)
+
+
+def test_tiles_have_no_bank_conflicts(kata, simt, seed, cost):
+    a, b = small_integers(seed, 8, 8), small_integers(seed + 1, 8, 8)
+    with simt() as counted:
+        kata.matmul[kata.tiles(8, 8), kata.BLOCK](a, b, np.zeros((8, 8), dtype=np.float32))
+    assert counted.shared_store.elements >= a.size + b.size, "both tiles go through shared memory"
+    worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
+    cost.check("bank_conflicts", worst)
+
+
+# ---- values --------------------------------------------------------------------------------
+
+
+def test_nan_stays_in_its_row_and_its_column(kata, seed):
+    a, b = small_integers(seed, 10, 11), small_integers(seed + 1, 11, 12)
+    expected = a @ b
+    a[3, 10], b[0, 7] = np.nan, np.nan
+    expected[3, :], expected[:, 7] = np.nan, np.nan
+    np.testing.assert_array_equal(product(kata, a, b), expected)
+
+
+def test_strided_views_go_through_the_wrapper(kata, seed):
+    a, b = small_integers(seed, 12, 40), small_integers(seed + 1, 20, 9)
+    frame = cuda.to_device(np.full((14, 11), SENTINEL, dtype=np.float32))
+    kata.smem_matmul(cuda.to_device(a)[:, ::2], cuda.to_device(b), out=frame[1:13, 1:10])
+    np.testing.assert_array_equal(frame.copy_to_host()[1:13, 1:10], a[:, ::2] @ b)
+
+
+def test_product_goes_into_out(kata):
+    out = cuda.to_device(np.full((1, 1), SENTINEL, dtype=np.float32))
+    two = cuda.to_device(np.full((1, 1), 2, dtype=np.float32))
+    assert kata.smem_matmul(two, two, out=out) is out
+    assert out.copy_to_host().tolist() == [[4]]
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("b_rows", [1, 2, 4])  # 1: NumPy would broadcast it elsewhere
+def test_inner_sizes_must_agree(kata, b_rows):
+    with pytest.raises(ValueError, match=r"b: .*rows"):
+        product(kata, np.ones((2, 3), np.float32), np.ones((b_rows, 2), np.float32))
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_only_float32_matrices_are_taken(kata, name):
+    matrices = dict.fromkeys(("a", "b"), np.ones((3, 3), dtype=np.float32))
+    with pytest.raises(ValueError, match=f"{name}: .*2-D"):
+        product(kata, **matrices | {name: np.ones(3, dtype=np.float32)})
+    with pytest.raises(ValueError, match=f"{name}: .*float32"):
+        product(kata, **matrices | {name: np.ones((3, 3))})
+
+
+def test_out_of_another_kind_is_refused(kata):
+    a = np.ones((2, 3), dtype=np.float32)
+    for shape, dtype, what in (((3, 2), np.float32, "shape"), ((2, 2), np.float64, "dtype")):
+        out = cuda.to_device(np.zeros(shape, dtype))
+        with pytest.raises(ValueError, match=f"out: .*{what}"):
+            product(kata, a, a.T.copy(), out=out)

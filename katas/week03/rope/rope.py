@@ -1,0 +1,71 @@
+"""Kata week03/rope: pairs of channels turned by their position's angle.
+
+One table serves all batches, heads and layers: per position and pair, a cosine and a sine.
+"""
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+LAYOUTS = ("half", "interleaved")
+
+
+def rotate_by_matrices(
+    x: Float[Tensor, "b h s d"],
+    cos: Float32[Tensor, "s half_d"],
+    sin: Float32[Tensor, "s half_d"],
+    layout: str = "half",
+) -> Float[Tensor, "b h s d"]:
+    """Rotate as the definition says, right and slow: one d x d matrix for each position."""
+    half = cos.shape[1]
+    i = torch.arange(half, device=x.device)
+    first, second = (i, i + half) if layout == "half" else (2 * i, 2 * i + 1)
+    matrices = cos.new_zeros(len(cos), 2 * half, 2 * half)
+    matrices[:, first, first] = matrices[:, second, second] = cos
+    matrices[:, first, second] = -sin
+    matrices[:, second, first] = sin
+    return torch.einsum("sij,bhsj->bhsi", matrices, x.float()).to(x.dtype)
+
+
+def rope_table(
+    positions: Int64[Tensor, " s"], d: int, base: float = 10_000.0
+) -> tuple[Float32[Tensor, "s half_d"], Float32[Tensor, "s half_d"]]:
+    """
+    Return cos and sin of position * base ** (-2 i / d) for each pair i of d channels.
+
+    Right to float32 rounding at any position below 2 ** 24, on the device of `positions`.
+
+    Raises:
+        ValueError: `d` is odd or below 2.
+    """
+    raise NotImplementedError  # TODO(kata): check, theta, angles, cos and sin (about 5 lines)
+
+
+def apply_rope(
+    x: Float[Tensor, "b h s d"],
+    cos: Float32[Tensor, "s half_d"],
+    sin: Float32[Tensor, "s half_d"],
+    layout: str = "half",
+) -> Float[Tensor, "b h s d"]:
+    """
+    Rotate each pair of channels of `x` by its position's angle, for all batches and heads alike.
+
+    A pair is channels (i, i + d / 2) in layout "half", (2 i, 2 i + 1) in layout "interleaved".
+    Computed in float32 and rounded once, to the dtype of `x`; differentiable in `x`, which may
+    have any strides.
+
+    Raises:
+        ValueError: `layout` is neither, `cos` is not [s, d / 2], `sin` is not shaped like `cos`.
+    """
+    raise NotImplementedError  # TODO(kata): check, then turn the pairs (about 18 lines)
+
+
+def rope(
+    x: Float[Tensor, "b h s d"],
+    positions: Int64[Tensor, " s"],
+    base: float = 10_000.0,
+    layout: str = "half",
+) -> Float[Tensor, "b h s d"]:
+    """Rotate `x`, whose rows stand at `positions`; a model makes the table once for all layers."""
+    cos, sin = rope_table(positions, x.shape[-1], base)
+    return apply_rope(x, cos, sin, layout)

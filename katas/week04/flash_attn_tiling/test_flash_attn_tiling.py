@@ -1,0 +1,165 @@
+"""Attention on a machine that counts: any tiles, any order, masks, extremes, and what it costs."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def attend(kata, oracle, arrays, Br, Bc, causal=False, sm_scale=None):
+    """O and L, computed where there is room for the tiles and no more."""
+    d = arrays[0].shape[3]
+    hbm = oracle.Hbm(*arrays, sram=oracle.room(Br, Bc, d))
+    kata.flash_attn_tiling(hbm, Br, Bc, causal=causal, sm_scale=sm_scale)
+    return hbm["O"], hbm["L"]
+
+
+def assert_attention(oracle, found, arrays, causal=False, sm_scale=None):
+    for got, want in zip(found, oracle.attention(*arrays, causal, sm_scale), strict=True):
+        oracle.assert_close(got, want)
+
+
+def column(*numbers):
+    """One head with one number a row: [1, 1, n, 1]."""
+    return np.array(numbers, dtype=float).reshape(1, 1, -1, 1)
+
+
+# ---- the result ----------------------------------------------------------------------------
+
+
+def test_hand_numbers(kata, oracle):
+    # scores 2·ln 1 and 2·ln 3: weights 1/10 and 9/10, so 10/10 - 9·2/10; L = ln(1 + 9)
+    arrays = column(1), column(0, math.log(3)), column(10, -2)
+    out, lse = attend(kata, oracle, arrays, Br=1, Bc=1, sm_scale=2.0)
+    oracle.assert_close(out, column(-0.8))
+    oracle.assert_close(lse, np.log([[[10.0]]]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys", "d", "Br", "Bc"),
+    [
+        (64, 64, 16, 16, 16),  # whole tiles
+        (100, 100, 32, 32, 16),  # ragged ones
+        (1, 1, 8, 4, 4),  # a tile larger than everything
+        (9, 30, 4, 4, 7),  # the diagonal starts inside a tile, more keys than queries
+        (7, 40, 4, 1, 8),  # a query at a time
+    ],
+    ids=["whole", "ragged", "one", "more keys", "single queries"],
+)
+def test_agrees_with_stored_scores(kata, oracle, seed, queries, keys, d, Br, Bc, causal):
+    arrays = oracle.inputs(seed, queries, keys, d)
+    found = attend(kata, oracle, arrays, Br, Bc, causal)
+    assert_attention(oracle, found, arrays, causal)
+
+
+def test_each_head_attends_to_its_own_keys(kata, oracle, seed):
+    arrays = oracle.inputs(seed, queries=5, keys=6, d=4, batch=2, heads=3)
+    assert_attention(oracle, attend(kata, oracle, arrays, Br=2, Bc=4), arrays)
+
+
+@given(order=st.permutations(range(6)), Bc=st.integers(1, 7), Br=st.integers(1, 7))
+def test_order_of_the_keys_does_not_matter(kata, oracle, order, Bc, Br):
+    # scores 20 apart, so that the maximum moves by far, up or down, with almost every tile
+    scores, values = np.arange(6.0) * 20, np.arange(6.0)
+    arrays = column(1, -1), column(*scores[order]), column(*values[order])
+    out, lse = attend(kata, oracle, arrays, Br, Bc, sm_scale=1.0)
+    ratio, powers = math.exp(-20), np.arange(6.0)
+    total = (ratio**powers).sum()
+    mean = (powers * ratio**powers).sum() / total  # of how far from the best key
+    oracle.assert_close(out, column(5 - mean, mean))
+    oracle.assert_close(lse, np.array([[[100 + math.log(total), math.log(total)]]]))
+
+
+def test_large_scores_stay_finite(kata, oracle):
+    arrays = column(100, -100), column(-100, 0, 99, 100), column(1, 2, 3, 4)
+    out, lse = attend(kata, oracle, arrays, Br=2, Bc=1, sm_scale=1.0)
+    # the nearest rival of each query is 100 below its maximum of 10 000
+    oracle.assert_close(out, column(4, 1))
+    oracle.assert_close(lse, np.array([[[1e4, 1e4]]]))
+
+
+# ---- masks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("Br", "Bc"), [(1, 1), (2, 2), (4, 8)])
+def test_causal_mask_is_aligned_bottom_right(kata, oracle, Br, Bc):
+    # all scores are 0, so a query that sees n keys has L = ln n; V counts 1, 2, 4, 8, 16
+    arrays = column(0, 0, 0), column(0, 0, 0, 0, 0), column(1, 2, 4, 8, 16)
+    out, lse = attend(kata, oracle, arrays, Br, Bc, causal=True)
+    oracle.assert_close(out, column(7 / 3, 15 / 4, 31 / 5))
+    oracle.assert_close(lse, np.log([[[3.0, 4.0, 5.0]]]))
+
+
+@pytest.mark.parametrize("Br", [2, 3, 8], ids=["whole tile", "part of a tile", "one tile"])
+def test_a_query_that_sees_no_key_gets_zero(kata, oracle, Br):
+    arrays = column(0, 0, 0, 0, 0, 0), column(0, 0), column(3, 5)
+    out, lse = attend(kata, oracle, arrays, Br, Bc=1, causal=True)
+    oracle.assert_close(out, column(0, 0, 0, 0, 3, 4))
+    oracle.assert_close(lse, np.array([[[-np.inf] * 4 + [0.0, math.log(2)]]]))
+
+
+# ---- what it costs: 128 queries, 128 keys, d = 32 ------------------------------------------
+
+
+@pytest.fixture
+def counted(kata, oracle, seed):
+    """Run once, with any amount of room; the answer is checked."""
+
+    def run(causal=False):
+        arrays = oracle.inputs(seed, queries=128, keys=128, d=32)
+        hbm = oracle.Hbm(*arrays)
+        kata.flash_attn_tiling(hbm, 32, 16, causal=causal)
+        assert_attention(oracle, (hbm["O"], hbm["L"]), arrays, causal)
+        return hbm
+
+    return run
+
+
+def test_keys_are_read_once_for_each_tile_of_queries(counted, cost):
+    hbm = counted()
+    cost.check("loads", hbm.loads)
+    cost.check("stores", hbm.stores)
+
+
+def test_tiles_nobody_sees_are_not_loaded(counted, cost):
+    cost.check("causal_loads", counted(causal=True).loads)
+
+
+def test_little_is_computed_besides_products(counted, cost):
+    hbm = counted()
+    cost.check("divisions", hbm.divisions)
+    cost.check("exponentials", hbm.exponentials)
+
+
+def test_chip_holds_one_tile_of_scores(counted, cost):
+    cost.check("sram", counted().sram_peak)
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("name", ["Br", "Bc"])
+def test_tiles_without_rows_are_refused(kata, oracle, name, size):
+    hbm = oracle.Hbm(column(1), column(1), column(1))
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        kata.flash_attn_tiling(hbm, **{"Br": 1, "Bc": 1, name: size})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("K", (2, 1, 5, 8)),  # one head would do for batch 0, and never be missed
+        ("K", (2, 3, 5, 4)),
+        ("V", (2, 3, 6, 8)),  # one value too many
+        ("V", (2, 3, 5, 4)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(kata, oracle, name, shape):
+    arrays = {"Q": np.ones((2, 3, 4, 8)), "K": np.ones((2, 3, 5, 8)), "V": np.ones((2, 3, 5, 8))}
+    arrays[name] = np.ones(shape)
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        kata.flash_attn_tiling(oracle.Hbm(**arrays), 2, 2)

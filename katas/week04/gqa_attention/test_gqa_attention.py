@@ -1,0 +1,126 @@
+"""Who shares with whom, what becomes of gradients and checkpoints, and that nothing is copied."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.judge import assert_matches
+
+
+def draw(oracle, device, seed, **changes):
+    shape = {"b": 1, "hq": 8, "hkv": 2, "s": 1, "t": 5, "d": 8, "dtype": torch.float32}
+    return oracle.make_inputs(**{**shape, **changes}, device=device, seed=seed)
+
+
+def assert_right(oracle, out, inputs):
+    trusted = oracle.same_precision(**inputs)
+    assert_matches(out, oracle.reference(**inputs), same_precision=trusted)
+
+
+# ---- attention -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hkv", [1, 2, 4])
+def test_neighbouring_heads_share_keys(kata, device, hkv):
+    # v tells the K/V heads apart, and a mean of equal numbers is that number
+    q, k = torch.zeros(1, 4, 1, 8, device=device), torch.zeros(1, hkv, 4, 8, device=device)
+    v = torch.arange(hkv, device=device).float().reshape(1, hkv, 1, 1).expand(1, hkv, 4, 8)
+    out = kata.gqa_attention(q, k, v)
+    assert out[0, :, 0, 0].tolist() == [float(h // (4 // hkv)) for h in range(4)]
+
+
+def test_causal_mask_is_aligned_bottom_right(kata, device):
+    # all scores are 0: query i of 3 takes the mean of the first i + 3 of 5 values
+    q, k = torch.zeros(1, 4, 3, 8, device=device), torch.zeros(1, 2, 5, 8, device=device)
+    counts = 2.0 ** torch.arange(5, device=device)
+    v = torch.stack((counts, -counts)).reshape(1, 2, 5, 1).expand(1, 2, 5, 8)
+    out = kata.gqa_attention(q, k, v, causal=True)
+    means = torch.tensor([7 / 3, 15 / 4, 31 / 5], dtype=torch.float64)
+    assert_matches(out[0, :, :, 0], torch.stack((means, means, -means, -means)))
+
+
+@given(
+    group=st.integers(1, 5),
+    hkv=st.integers(1, 4),
+    s=st.integers(1, 6),
+    past=st.integers(0, 6),
+    causal=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_any_number_of_heads(kata, oracle, device, group, hkv, s, past, causal, seed):
+    heads = {"hq": group * hkv, "hkv": hkv, "s": s, "t": s + past, "b": 2}
+    inputs = draw(oracle, device, seed, **heads, causal=causal)
+    assert_right(oracle, kata.gqa_attention(**inputs), inputs)
+
+
+def test_gradient_of_a_shared_head_is_summed_over_its_group(kata, oracle, device, seed):
+    # float32 rounds a few hundred elements: fewer would be a poor sample of its worst error
+    inputs = draw(oracle, device, seed, b=2, s=8, t=12, d=16, causal=True)
+    generator = torch.Generator().manual_seed(seed)
+    pull = torch.randn(inputs["q"].shape, generator=generator).to(device)
+
+    def gradients(attention, dtype):
+        leaves = {name: inputs[name].to(dtype, copy=True).requires_grad_() for name in "qkv"}
+        attention(**leaves, causal=True).backward(pull.to(dtype))
+        return tuple(leaf.grad for leaf in leaves.values())
+
+    want = gradients(oracle.expanded, torch.float64)  # autograd adds up what was repeated
+    trusted = gradients(oracle.expanded, torch.float32)
+    got = gradients(kata.gqa_attention, torch.float32)
+    assert_matches(got, want, same_precision=trusted)
+
+
+def test_keys_and_values_are_not_expanded(kata, oracle, dispatch, cost, seed):
+    # counted on the CPU in every session: a GPU's products may need a workspace
+    inputs = draw(oracle, "cpu", seed, t=2048, d=128)
+    with dispatch() as ops:
+        out = kata.gqa_attention(**inputs)
+    cost.check("allocated_bytes", ops.allocated_bytes)
+    assert_right(oracle, out, inputs)
+
+
+# ---- checkpoints ---------------------------------------------------------------------------
+
+
+def test_pooling_by_hand(kata, device):
+    # 4 heads of 2 rows each: heads 0 and 1 become one, heads 2 and 3 the other
+    w = torch.tensor([[1.0], [2], [3], [6], [10], [20], [30], [60]], device=device)
+    assert kata.mean_pool_kv(w, heads=4, kv_heads=2).tolist() == [[2], [4], [20], [40]]
+    assert kata.mean_pool_kv(w, heads=4, kv_heads=4).tolist() == w.tolist()
+
+
+def test_pooling_heads_that_agree_changes_nothing(kata, device, seed):
+    # four equal numbers add up and divide exactly
+    shared = torch.randn(2, 1, 3, 5, generator=torch.Generator().manual_seed(seed)).to(device)
+    w = shared.expand(2, 4, 3, 5).reshape(24, 5)
+    assert torch.equal(kata.mean_pool_kv(w, heads=8, kv_heads=2), shared.reshape(6, 5))
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("k", (2, 3, 5, 8)),  # 4 query heads cannot share 3
+        ("k", (2, 8, 5, 8)),  # nor 8
+        ("k", (1, 2, 5, 8)),  # one sequence would broadcast over two
+        ("k", (2, 2, 5, 4)),
+        ("v", (2, 1, 5, 8)),  # one head would broadcast over two
+        ("v", (2, 2, 5, 4)),
+    ],
+)
+def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
+    shapes = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8), name: shape}
+    inputs = {axis: torch.ones(shape, device=device) for axis, shape in shapes.items()}
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        kata.gqa_attention(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "kv_heads"), [("heads", 5, 1), ("kv_heads", 4, 3), ("kv_heads", 4, 8)]
+)
+def test_heads_that_do_not_divide_are_refused(kata, device, name, heads, kv_heads):
+    with pytest.raises(ValueError, match=rf"^\W*{name}\b"):
+        kata.mean_pool_kv(torch.ones(8, 3, device=device), heads, kv_heads)
