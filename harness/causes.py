@@ -25,6 +25,7 @@ _PATTERNS = {
     ),
 }
 _TELLING = re.compile(r"error|cannot|invalid|undefined|untyped", re.I)
+_DIAGNOSIS = re.compile(r"likely cause: |.* between two runs: ")
 _MOST = 400  # characters of a compiler's words
 
 
@@ -39,7 +40,7 @@ def in_one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()] or [""]
     cause = cause_of(text)
     if cause is None:
-        return lines[0]
+        return " | ".join([lines[0], *filter(_DIAGNOSIS.match, lines[1:])])
     words = " | ".join(_compiler_lines(lines)) if cause == "compile error" else lines[0]
     return f"{cause}: {words[:_MOST]}"
 

@@ -2,14 +2,20 @@
 
 import os
 import platform
+import warnings
+from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import TypeVar
 
 from packaging.requirements import Requirement
 
 from harness.catalog import find_root
 from harness.hardware import Profile, detect_profile, find_profile, load_profiles
 from harness.kata import Kata
+
+T = TypeVar("T")
 
 # device nodes of NVIDIA's driver, of WSL, and of AMD's driver
 DEVICE_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -42,20 +48,65 @@ def session_profile(root: Path, asked: str | None, device: str, kata: Kata | Non
     if asked:
         return find_profile(folder, asked, calibrated=calibrated)
     if device == "cuda":
-        import torch
-
-        properties = torch.cuda.get_device_properties(0)
-        amd = getattr(properties, "gcnArchName", "").split(":")[0]
-        nvidia = f"sm_{properties.major}{properties.minor}"
+        name, arch, sms, memory_bytes = first_gpu()
         return detect_profile(
             load_profiles(folder, calibrated=calibrated),
-            torch.cuda.get_device_name(0),
-            arch=amd or nvidia,
-            sms=properties.multi_processor_count,
-            memory_bytes=properties.total_memory,
+            name,
+            arch=arch,
+            sms=sms,
+            memory_bytes=memory_bytes,
         )
     simulated = kata.profile if kata and kata.profile else "cpu"
     return find_profile(folder, simulated, calibrated=calibrated)
+
+
+@cache
+def gpu_count() -> int:
+    """How many GPUs PyTorch can use."""
+    return _in_a_fork(_count_gpus)
+
+
+@cache
+def first_gpu() -> tuple[str, str, int, int]:
+    """Name, architecture, SMs and bytes of memory of the first GPU."""
+    return _in_a_fork(_first_gpu)
+
+
+def _count_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _first_gpu() -> tuple[str, str, int, int]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    amd = getattr(properties, "gcnArchName", "").split(":")[0]
+    nvidia = f"sm_{properties.major}{properties.minor}"
+    sms, memory_bytes = properties.multi_processor_count, properties.total_memory
+    return torch.cuda.get_device_name(0), amd or nvidia, sms, memory_bytes
+
+
+def _in_a_fork(question: Callable[[], T]) -> T:
+    """
+    Answer `question`, a function of this module, in a forked process.
+
+    A process that has asked CUDA anything can fork no process that uses it, and ranks are forked.
+    """
+    # imported where they are needed: most commands ask no GPU
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    import torch
+
+    if torch.cuda.is_initialized():
+        return question()  # too late for a fork, and nothing to lose
+    with warnings.catch_warnings():
+        # threads of this process do not exist in the fork, which needs none of them
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+            return pool.submit(question).result()
 
 
 def missing_extra(kata: Kata) -> str | None:

@@ -224,12 +224,42 @@ def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: A
         raise
 
 
-@pytest.fixture
-def ranks() -> Callable[..., list[Any]]:
-    """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked gloo ranks."""
-    from harness.simulators.ranks import run_ranks
+class Ranks:
+    """
+    Small jobs of many ranks: ``ranks(4, fn, *args)`` calls ``fn(rank, world, *args)`` on each.
 
-    return run_ranks
+    On the CPU gloo joins them. On a GPU session NCCL does, with one GPU a rank; a test that needs
+    more than there are is skipped.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def world(self, most: int) -> int:
+        """As many ranks as there can be, from 2 to `most`."""
+        if self.device == "cpu":
+            return most
+        from harness.environment import gpu_count
+
+        return max(2, min(most, gpu_count()))
+
+    def __call__(
+        self, world: int, fn: Callable[..., Any], *args: object, timeout_s: float = 20.0
+    ) -> list[Any]:
+        """Run the ranks and return their results in order, tensors on the CPU."""
+        __tracebackhide__ = True
+        from harness.simulators.ranks import RanksUnavailable, run_ranks
+
+        try:
+            return run_ranks(world, fn, *args, timeout_s=timeout_s, device=self.device)
+        except RanksUnavailable as error:
+            pytest.skip(error.message)
+
+
+@pytest.fixture
+def ranks(device: str) -> Ranks:
+    """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked ranks."""
+    return Ranks(device)
 
 
 @pytest.fixture(autouse=True)

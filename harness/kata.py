@@ -1,11 +1,13 @@
 """A kata as plain data: what ``kata.toml`` says, read and checked whole."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.errors import nearest
 from harness.schema import Problems, Table, read_toml
 
 BACKENDS = (
@@ -80,7 +82,7 @@ class Kata:
     One exercise and where its files are.
 
     `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
-    meant to change.
+    meant to change, `vary` values that arguments of a case may take, in any combination.
     """
 
     root: Path
@@ -102,6 +104,7 @@ class Kata:
     extra: str | None
     timeout_s: int
     cases: tuple[Case, ...]
+    vary: Mapping[str, Sequence[Any]]
     cost: tuple[CostThreshold, ...]
     speed: tuple[SpeedThreshold, ...]
 
@@ -168,6 +171,7 @@ def load_kata(folder: Path) -> Kata:
             extra=table.optional("extra", str),
             timeout_s=table.take("timeout_s", int, 120),
             cases=tuple(row.data for row in table.tables("cases")),
+            vary=table.take("vary", dict, {}),
             cost=tuple(_cost(row) for row in table.tables("cost")),
             speed=tuple(_speed(row) for row in table.tables("speed")),
         )
@@ -244,12 +248,41 @@ def _check_values(kata: Kata, problems: Problems) -> None:
         problems.add("minutes", "more than 0", kata.minutes)
     if len(kata.hints) != 3:
         problems.add("hints", "three, from nudge to nearly the answer", len(kata.hints))
+    for name, values in kata.vary.items():
+        if not isinstance(values, list) or len(values) < 2:
+            problems.add(f"vary.{name}", "a list of two or more values", values)
+        if not any(name in case for case in kata.cases):
+            known = {key for case in kata.cases for key in case}
+            problems.add(f"vary.{name}", "an argument of a case", repr(name) + nearest(name, known))
     for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
         names = [threshold.name for threshold in thresholds]
         for name in {name for name in names if names.count(name) > 1}:
             problems.add(kind, "a `name` for each of several alike", f"{name!r} twice")
     if not kata.cost and not any(threshold.on == "any" for threshold in kata.speed):
         problems.add("cost", "at least one threshold that needs no GPU", "none")
+
+
+def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
+    """
+    Cases that `kata` does not list, for who solves it again.
+
+    Args:
+        kata: One without ``[vary]`` has none.
+        device: Where they are to run.
+        count: How many.
+        seed: The same seed gives the same cases.
+    """
+    bases = [case for case in kata.cases if case.get("only", device) == device]
+    if not kata.vary or not bases:
+        return []
+    draw = random.Random(seed)
+    return [
+        {
+            name: draw.choice(kata.vary[name]) if name in kata.vary else value
+            for name, value in draw.choice(bases).items()
+        }
+        for _ in range(count)
+    ]
 
 
 @cache

@@ -1,8 +1,13 @@
-"""Results on real devices: made by one command, kept as JSON, shown beside the thresholds."""
+"""
+Results on real devices: made by one command, kept as JSON, held against the thresholds.
+
+The reference has to clear each threshold with room to spare, the naive version of a kata, where
+there is one among its wrong solutions, has to miss it.
+"""
 
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,17 +17,24 @@ from harness.files import write_atomically
 from harness.kata import Kata
 from harness.progress import Check, Measurement
 from harness.runner import Outcome, run_kata
+from harness.schema import read_toml
 
 SCHEMA = 1
+MARGIN = 1.05  # by how much the reference has to clear a threshold
+NAIVE = "wrong:naive"  # the wrong solution that is slow and nothing else
+ON_THE_CLOCK = ("roofline", "baseline")
 
 
-def measure(katas: Iterable[Kata], impl: str = "solution") -> dict[str, Any]:
+def measure(
+    katas: Iterable[Kata], impl: str = "solution", *, naive: bool = False
+) -> dict[str, Any]:
     """
-    Judge `impl` of every kata on this machine's GPU.
+    Judge `impl` of every kata on this machine's GPU; with `naive` its naive version as well.
 
     Returns:
         Device, driver, clocks, versions, date, and for each kata its status, its failed checks
-        and every threshold on the clock with the samples' quantiles.
+        and every threshold on the clock with the samples' quantiles. Those of the naive version
+        are under "wrong:naive".
     """
     results: dict[str, Any] = {
         "schema": SCHEMA,
@@ -36,8 +48,17 @@ def measure(katas: Iterable[Kata], impl: str = "solution") -> dict[str, Any]:
         results["profile"] = outcome.profile or results.get("profile", "")
         results["versions"] = outcome.versions or results.get("versions", {})
         results["katas"][kata.id] = as_result(outcome)
+        if naive and has_naive(kata):
+            slow = as_result(run_kata(kata, impl=NAIVE, device="cuda"))
+            results["katas"][kata.id][NAIVE] = slow
     results["device_after"] = query_device()
     return results
+
+
+def has_naive(kata: Kata) -> bool:
+    """Whether a wrong solution of `kata` is called naive: a file, or an edit of the reference."""
+    edits = kata.wrong / "edits.toml"
+    return (kata.wrong / "naive.py").is_file() or (edits.is_file() and "naive" in read_toml(edits))
 
 
 def as_result(outcome: Outcome) -> dict[str, Any]:
@@ -87,22 +108,59 @@ def load_results(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda results: str(results["date"]))
 
 
-def rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each threshold measured on each device, for a table."""
-    return [
-        {
-            "kata": kata,
-            "profile": one["profile"],
-            "date": one["date"][:10],
-            "impl": one["impl"],
-            "threshold": found["name"],
-            "value": found["value"],
-            "limit": found["limit"],
-            "median_us": found["detail"]["median"] * 1e6 if found["meter"] == "roofline" else None,
-            "outcome": found["detail"]["outcome"],
-        }
-        for one in results
-        for kata, result in one["katas"].items()
-        for found in result["measurements"]
-        if found["meter"] in ("roofline", "baseline")
-    ]
+def rows(results: Sequence[dict[str, Any]], katas: Mapping[str, Kata]) -> list[dict[str, Any]]:
+    """
+    One row for each threshold measured on each device, oldest first, for a table.
+
+    Its "problem" says why it does not hold for `katas` (by id) as they are now; "" where it does,
+    and where a later measurement of the same has taken its place.
+    """
+    found = [row for one in results for row in _rows_of(one)]
+    latest = {_measured_thing(row): row for row in found}
+    for row in found:
+        current = latest[_measured_thing(row)] is row
+        row["problem"] = _problem(row, katas.get(row["kata"])) if current else ""
+    return found
+
+
+def _rows_of(results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for kata, result in results["katas"].items():
+        for impl, judged in ((results["impl"], result), (NAIVE, result.get(NAIVE))):
+            for found in judged["measurements"] if judged else ():
+                if found["meter"] in ON_THE_CLOCK:
+                    yield _row(results, kata, impl, found)
+
+
+def _row(
+    results: Mapping[str, Any], kata: str, impl: str, found: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "kata": kata,
+        "profile": results["profile"],
+        "date": results["date"][:10],
+        "impl": impl,
+        "threshold": found["name"],
+        "value": found["value"],
+        "limit": found["limit"],
+        "median_us": found["detail"]["median"] * 1e6 if found["meter"] == "roofline" else None,
+        "outcome": found["detail"]["outcome"],
+    }
+
+
+def _measured_thing(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return row["kata"], row["profile"], row["impl"], row["threshold"]
+
+
+def _problem(row: Mapping[str, Any], kata: Kata | None) -> str:
+    """Why a figure does not hold against kata.toml as it is now; "" when it does."""
+    limits = {one.name: one for one in kata.speed} if kata else {}
+    if row["threshold"] not in limits:
+        return f"no threshold {row['threshold']!r} in kata.toml any more: measure anew"
+    limit = limits[row["threshold"]].required(row["profile"])
+    if row["outcome"] == "not_graded":
+        return "the device was not fit to be timed: measure anew"
+    if row["impl"] == "solution" and row["value"] < MARGIN * limit:
+        return f"the reference does not clear {limit:g} by {MARGIN - 1:.0%}"
+    if row["impl"].startswith("wrong:") and row["value"] >= limit:
+        return f"{row['impl']} clears {limit:g}: the threshold rejects nothing"
+    return ""

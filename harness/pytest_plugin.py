@@ -29,8 +29,9 @@ from harness.errors import HarnessError
 from harness.judge.honesty import protect, watched
 from harness.judge.matrix import MatrixState
 from harness.judge.submission import Submission, submissions
-from harness.kata import Case, Kata, kata_of
+from harness.kata import Case, Kata, kata_of, varied_cases
 from harness.record import recorder_for
+from harness.stages import ORDER, stage_of
 
 pytest_plugins = ["harness.fixtures", "harness.benchmarks"]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
@@ -49,6 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto")
     group.addoption("--seed", type=int, default=None, help="Replay the inputs of an earlier run.")
     group.addoption("--profile", default=None, help="Hardware profile to judge against.")
+    group.addoption("--vary", type=int, default=0, metavar="N", help="N cases more than listed.")
+    group.addoption(
+        "--staged", action="store_true", help="Cases, edges, memory and thresholds, in this order."
+    )
     group.addoption("--record", default=None, help="Write what was judged to this file.")
     group.addoption(
         "--matrix",
@@ -151,6 +156,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "submission", found, ids=[one.label for one in found], indirect=True, scope="module"
         )
     cases = [case for case in kata.cases if case.get("only", device) == device]
+    more = metafunc.config.getoption("--vary")
+    cases += varied_cases(kata, device, more, int(os.environ["KATA_SEED"]))
     comparable = _has_reference(kata)
     if "case" in wanted:
         metafunc.parametrize("case", cases if comparable else [], ids=_case_id)
@@ -217,7 +224,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
         kept.append(item)
+    if config.getoption("--staged"):
+        kept.sort(key=_stage)
     items[:] = kept
+
+
+def _stage(item: pytest.Item) -> tuple[int, bool]:
+    """Its place among the stages; what hypothesis feeds comes after its neighbours."""
+    name = str(dict(item.user_properties).get("test", item.name))
+    by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return ORDER.index(stage_of(name)), by_hypothesis
 
 
 # ---- running -------------------------------------------------------------------------------

@@ -90,9 +90,10 @@ def run_kata(
     seed: int | None = None,
     profile: str | None = None,
     limits: Limits | None = None,
+    extra: Sequence[str] = (),
 ) -> Outcome:
     """
-    Judge one implementation of `kata` on one device.
+    Judge one implementation of `kata` on one device; `extra` are further options of pytest.
 
     The child is killed with everything it started when its time is over. Only a complete record
     that carries this run's nonce counts as a verdict; the child's exit code does not.
@@ -107,7 +108,7 @@ def run_kata(
             record=record,
             seed=seed,
             profile=profile or (kata.profile if device == "cpu" else None),
-            extra=["--timeout=0"],  # the time is kept out here
+            extra=["--timeout=0", *extra],  # the time is kept out here
         )
         watch = Watch(record, nonce, limits or limits_of(kata, device))
         start = time.monotonic()

@@ -17,9 +17,9 @@ from harness.meters.compiled import (
     CompileRequest,
     KernelFacts,
     compile_kernels,
-    occupancy,
     stop_worker,
 )
+from harness.meters.occupancy import occupancy, residency
 
 ORACLE = """
 import torch
@@ -544,6 +544,23 @@ def profile(name):
 def test_occupancy_on_hopper(warps, registers, shared_bytes, resident):
     facts = facts_of(warps=warps, registers=registers, shared_bytes=shared_bytes)
     assert occupancy(facts, profile("h100_sxm")) == resident / 64
+
+
+@pytest.mark.parametrize(
+    ("warps", "registers", "shared_bytes", "blocks", "limits"),
+    [
+        (8, 32, 0, 8, ("registers", "warps")),
+        (8, 40, 0, 6, ("registers",)),
+        (1, 16, 0, 32, ("blocks",)),
+        (8, 16, 100 * 1024, 2, ("shared memory",)),
+        (8, 16, 228 * 1024, 0, ("shared memory",)),
+    ],
+)
+def test_what_limits_occupancy_is_named(warps, registers, shared_bytes, blocks, limits):
+    facts = facts_of(warps=warps, registers=registers, shared_bytes=shared_bytes)
+    found = residency(facts, profile("h100_sxm"))
+    assert (found.blocks, found.limits) == (blocks, limits)
+    assert found.share == blocks * warps / 64
 
 
 def test_occupancy_elsewhere():

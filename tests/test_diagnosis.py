@@ -9,8 +9,9 @@ import torch
 
 from harness.judge import assert_matches
 from harness.judge.correctness import diagnose_runs
-from harness.judge.diagnosis import error_map, factor_name
+from harness.judge.diagnosis import error_map
 from harness.judge.memory import LARGE, NAN, poisoned, poisoned_allocations
+from harness.judge.signatures import factor_name
 
 
 def numbers(*shape, seed=0):
@@ -62,6 +63,9 @@ X = numbers(60, 300)
 TALL = numbers(2, 3, 64, 80)
 A, B = numbers(64, 512), numbers(512, 48, seed=1)
 PRODUCT = A.double() @ B.double()
+# the first four rows see themselves alone, every other one what comes before it
+SEEN = torch.cat([torch.eye(64)[:4], torch.ones(64, 64).tril()[4:]]).bool()
+CAUSAL = torch.where(SEEN, numbers(64, 64, seed=2).double(), -math.inf)
 MASKED = torch.where(torch.arange(8)[:, None] < 3, float("-inf"), numbers(8, 16).double())
 NAN_POISON = poisoned(1, torch.float32, torch.device("cpu"), NAN)[0]
 LARGE_POISON = poisoned(1, torch.float32, torch.device("cpu"), LARGE)[0]
@@ -101,13 +105,14 @@ GALLERY = {
     "unwritten tail": Wrong(
         right=X.double(),
         found=changed(X, np.s_[:, 256:], NAN_POISON),
-        cause="never written: what is there is what uninitialised memory was filled with; only "
-        "the last 44 of 300 along axis 1 are wrong",
+        cause="never written, or worked out from what is not there (a read past the end of an "
+        "input, or between its rows): it is the NaN that unused memory was filled with; only the "
+        "last 44 of 300 along axis 1 are wrong",
     ),
     "unwritten, other pattern": Wrong(
         right=X.double(),
         found=changed(X, np.s_[3, 5], LARGE_POISON),
-        cause="never written",
+        cause="never written: what is there is what uninitialised memory was filled with",
     ),
     "nothing written": Wrong(
         right=X.double(), found=torch.full_like(X, float(LARGE_POISON)), cause="never written"
@@ -121,6 +126,41 @@ GALLERY = {
     ),
     "heads transposed": Wrong(
         right=TALL[..., :64].double(), found=TALL[..., :64].mT.contiguous(), cause="transposed"
+    ),
+    "heads and rows transposed": Wrong(
+        right=TALL.double(),
+        found=TALL.transpose(1, 2).reshape(TALL.shape),
+        cause="transposed: axes 1 and 2 have changed places",
+    ),
+    "written in another layout": Wrong(
+        right=TALL.double(),
+        found=TALL.reshape(2, 64, 3, 80).transpose(1, 2),
+        cause="transposed: axes 1 and 2 have changed places",
+    ),
+    "stored over the next row": Wrong(
+        right=X.double(),
+        found=changed(X, np.s_[1:, :84], 0.0),  # 300 columns in blocks of 128
+        cause="only the first 84 of 300 along axis 1 are wrong, and none of the very first",
+    ),
+    "stored over the next head": Wrong(
+        right=TALL.double(),
+        found=changed(TALL.view(6, 64, 80), np.s_[1:, :48], 0.0).view_as(TALL),
+        cause="only the first 48 of 64 along axis 2 are wrong, and none of the very first",
+    ),
+    "another head's keys": Wrong(
+        right=TALL.double(),
+        found=changed(TALL, np.s_[:, 1], numbers(64, 80, seed=5)),
+        cause="wrong at 1 of 3 along axis 1 and nowhere else",
+    ),
+    "sum not rescaled": Wrong(
+        right=softmax(X.double()),
+        found=softmax(X) * torch.linspace(0.25, 1, 60)[:, None],
+        cause="59 of 60 rows are off by a factor of their own (0.25 to 0.987)",
+    ),
+    "one row, padding counted": Wrong(
+        right=softmax(X[:1].double()),
+        found=softmax(X[:1]) * 0.77,
+        cause="1 of 1 rows are off by a factor of their own (0.77 to 0.77)",
     ),
     "scale forgotten": Wrong(
         right=TALL.double() / math.sqrt(80), found=TALL, cause="constant factor 8.9443 = sqrt(80)"
@@ -158,6 +198,38 @@ GALLERY = {
         right=torch.softmax(MASKED, dim=1).nan_to_num(0.0),
         found=torch.softmax(MASKED, dim=1).float(),
         cause="NaN in 3 whole rows and nowhere else, first in row (0,): where everything is masked",
+    ),
+    "masked rows, all of them": Wrong(
+        right=torch.zeros(4, 16).double(),
+        found=torch.full((4, 16), float("nan")),
+        cause="where everything is masked a row is 0 / 0",
+    ),
+    "-inf less -inf": Wrong(
+        right=softmax(torch.cat([MASKED[3:], MASKED[3:] + MASKED[:1]], dim=1)).nan_to_num(0.0),
+        found=changed(
+            softmax(torch.cat([MASKED[3:], MASKED[3:] + MASKED[:1]], dim=1)).float(), 1, math.nan
+        ),
+        cause="first in row (1,): each is masked in part",
+    ),
+    "NaN covered up": Wrong(
+        right=torch.softmax(MASKED, dim=1),
+        found=torch.softmax(MASKED, dim=1).nan_to_num(0.0).float(),
+        cause="a number where the truth is NaN",
+    ),
+    "-inf covered up": Wrong(
+        right=torch.logsumexp(MASKED, dim=1),
+        found=torch.logsumexp(MASKED, dim=1).clamp_min(0).float(),
+        cause="a number where the truth is infinite",
+    ),
+    "mask of another corner": Wrong(
+        right=changed(X, np.s_[:5], 0.0).double(),
+        found=changed(X, np.s_[5:, :3], 9.0),
+        cause="5 whole rows are not zero where the truth is, first row (0,)",
+    ),
+    "hides too much": Wrong(
+        right=X.double(),
+        found=changed(X + numbers(60, 300, seed=3), 7, 0.0),
+        cause="1 whole rows are zero where the truth is not, first row (7,)",
     ),
     "exp overflows": Wrong(
         right=softmax(torch.stack([X[0], X[1] + 200, X[2]]).double()),
@@ -213,6 +285,12 @@ UNEXPLAINED = {
     "one tile in the middle": (changed(X, np.s_[16:32, 64:128], 7.0), X.double()),
     "every other column": (changed(X, np.s_[:, ::2], 7.0), X.double()),
     "wrong from an odd place on": (changed(X, np.s_[:, 37:], 7.0), X.double()),
+    "more than a block at the end": (changed(X, np.s_[:, 200:], 7.0), X.double()),
+    # a sharper softmax: its first rows see one key, and are right by chance
+    "right by chance at first": (
+        softmax(1.4 * CAUSAL).float() @ TALL[0, 0],
+        softmax(CAUSAL) @ TALL[0, 0].double(),
+    ),
     "a constant was added": (X + 1, X.double()),
     "another softmax": (softmax(X, 0.5), softmax(X.double())),
     "a term is missing": (A[:, 1:] @ B[1:], PRODUCT),
@@ -233,6 +311,14 @@ def test_integers_have_causes_too():
     right = torch.arange(4096).view(64, 64)
     assert cause_of(right.T, right) == "transposed: rows and columns have changed places"
     assert "never written" in cause_of(changed(right, 5, torch.iinfo(torch.int64).max), right)
+
+
+def test_integers_that_went_through_a_float_are_told():
+    right = torch.arange(1, 300) * 0x1234567890
+    assert "every value is a float32" in cause_of(right.float().to(right.dtype), right)
+    assert cause_of(right + 1, right) == ""
+    small = torch.arange(300)
+    assert "float32" not in cause_of(changed(small, 7, 8), small)
 
 
 def test_a_transposed_shape_is_explained():

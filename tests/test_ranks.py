@@ -5,13 +5,17 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from harness import environment
 from harness.errors import UsageProblem
+from harness.fixtures import Ranks
+from harness.meters import communication
 from harness.meters.communication import (
     CountingP2P,
     WaitProblem,
@@ -19,7 +23,8 @@ from harness.meters.communication import (
     comm_meter,
     reduce_scatter_tensor,
 )
-from harness.simulators.ranks import RankFailed, run_ranks
+from harness.simulators import ranks
+from harness.simulators.ranks import RankFailed, RanksUnavailable, rank_device, run_ranks
 
 
 def assert_no_child_left():
@@ -381,3 +386,131 @@ def test_blocking_sends_in_a_ring_deadlock_and_are_found():
 
     with pytest.raises(RankFailed, match=r"ranks \[0, 1\] still running(.|\n)*in send"):
         run_ranks(2, everyone_sends_first, timeout_s=0.5)
+
+
+# ---- transfers that start together, as NCCL needs it ---------------------------------------
+
+
+@pytest.fixture
+def started_together(monkeypatch):
+    """What CountingP2P does under NCCL, over gloo."""
+    monkeypatch.setattr(communication, "exchanges", lambda: True)
+
+
+def test_what_is_posted_before_a_wait_starts_together(started_together):
+    def around(rank, world):
+        arriving = torch.empty(2)
+        with CountingP2P() as p2p:
+            for step in range(2):
+                receiving = p2p.irecv(arriving, (rank - 1) % world)
+                sending = p2p.isend(torch.full((2,), 10.0 * rank + step), (rank + 1) % world)
+                assert not sending.is_completed()
+                receiving.wait()
+                assert sending.is_completed()
+                sending.wait()
+        return arriving.tolist(), p2p.bytes_sent, [op for op, *_ in p2p.log]
+
+    step = ["irecv", "isend", "wait_irecv", "wait_isend"]
+    for rank, found in enumerate(run_ranks(3, around, timeout_s=5)):
+        assert found == ([10.0 * ((rank - 1) % 3) + 1] * 2, 16, 2 * step)
+
+
+def test_a_transfer_of_an_exchange_is_waited_for_once_as_well(started_together):
+    def twice(rank, world):
+        with CountingP2P() as p2p:
+            sending = p2p.isend(torch.ones(1), 1 - rank)
+            p2p.irecv(torch.empty(1), 1 - rank).wait()
+            sending.wait()
+            sending.wait()
+
+    with pytest.raises(WaitProblem, match="expected one wait"):
+        run_ranks(2, twice, timeout_s=5)
+
+
+def test_a_transfer_of_an_exchange_is_not_forgotten(started_together):
+    def never(rank, world):
+        with CountingP2P() as p2p:
+            p2p.isend(torch.ones(1), 1 - rank)
+
+    with pytest.raises(WaitProblem, match="expected a wait"):
+        run_ranks(2, never, timeout_s=5)
+
+
+# ---- ranks on GPUs, as far as that shows without one ---------------------------------------
+
+
+def test_the_device_of_a_rank_under_gloo_is_the_cpu():
+    assert run_ranks(2, lambda rank, world: rank_device()) == [torch.device("cpu")] * 2
+
+
+def test_without_a_gpu_for_each_rank_nothing_starts(monkeypatch):
+    monkeypatch.setattr(ranks, "gpu_count", lambda: 3)
+    with pytest.raises(RanksUnavailable, match="expected 4 GPUs, one for each rank, found 3"):
+        run_ranks(4, sum_of_ranks, 1.0, device="cuda")
+    assert_no_child_left()
+
+
+def test_a_parent_that_has_used_cuda_is_told_the_way_out(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(RanksUnavailable, match="kata run NAME --device cuda"):
+        run_ranks(2, sum_of_ranks, 1.0, device="cuda")
+
+
+@pytest.fixture
+def slow_to_join(monkeypatch):
+    """Ranks that say they have a GPU, take a second to join, and are joined by gloo."""
+    join = ranks._join_group
+
+    def join_late(rank, job):
+        time.sleep(1.0)
+        join(rank, replace(job, device="cpu"))
+
+    monkeypatch.setattr(ranks, "gpu_count", lambda: 4)
+    monkeypatch.setattr(ranks, "_join_group", join_late)
+
+
+def test_the_limit_begins_when_all_ranks_have_joined(slow_to_join):
+    expected = [(rank, 2, 1.0) for rank in range(2)]
+    assert run_ranks(2, sum_of_ranks, 1.0, timeout_s=0.9, device="cuda") == expected
+
+
+def test_a_hang_on_gpus_ends_at_its_own_limit(slow_to_join):
+    def hang(rank, world):
+        time.sleep(30)
+
+    started = time.perf_counter()
+    with pytest.raises(RankFailed, match="expected 2 ranks to finish in 0.5 s"):
+        run_ranks(2, hang, timeout_s=0.5, device="cuda")
+    assert 1.5 < time.perf_counter() - started < 10
+    assert_no_child_left()
+
+
+def test_a_rank_that_cannot_join_is_raised_here(slow_to_join, monkeypatch):
+    def refuse(rank, job):
+        raise RuntimeError("no such GPU")
+
+    monkeypatch.setattr(ranks, "_join_group", refuse)
+    with pytest.raises(RuntimeError, match="no such GPU"):
+        run_ranks(2, sum_of_ranks, 1.0, device="cuda")
+
+
+def test_the_fixture_skips_what_needs_more_gpus_than_there_are(monkeypatch):
+    monkeypatch.setattr(ranks, "gpu_count", lambda: 2)
+    with pytest.raises(pytest.skip.Exception, match="expected 4 GPUs, one for each rank, found 2"):
+        Ranks("cuda")(4, sum_of_ranks, 1.0)
+
+
+@pytest.mark.parametrize(("gpus", "world"), [(1, 2), (2, 2), (4, 4), (8, 5)])
+def test_the_fixture_makes_do_with_the_gpus_there_are(monkeypatch, gpus, world):
+    monkeypatch.setattr(environment, "gpu_count", lambda: gpus)
+    assert Ranks("cuda").world(5) == world
+    assert Ranks("cpu").world(5) == 5
+
+
+def test_gpus_are_counted_in_another_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", os.getpid)
+    environment.gpu_count.cache_clear()
+    try:
+        assert environment.gpu_count() not in (0, os.getpid())
+    finally:
+        environment.gpu_count.cache_clear()

@@ -20,10 +20,12 @@ from harness.meters.triton_traffic import (
 )
 from harness.simulators.triton_guards import (
     Bfloat16InInterpreter,
+    GridTooLarge,
     OutOfBounds,
     install_bf16_guard,
     install_bounds_guard,
     refuse_bf16,
+    refuse_large_grid,
 )
 
 
@@ -353,6 +355,23 @@ def test_guard_is_installed_once_and_survives_a_meter(guarded):
     assert guarded.run is run
 
 
+def test_operators_between_launches_count_once_they_are_asked_for():
+    x, y = torch.ones(100), torch.empty(100)
+    with traffic_meter() as kernels_only:
+        strided_copy(x, y)
+        y.add_(x)
+    assert kernels_only.bytes_moved == 800
+    with traffic_meter() as t, t.operators:
+        strided_copy(x, y)
+        y.add_(x)
+    assert (t.loaded_bytes, t.stored_bytes) == (400 + 800, 400 + 400)
+    assert t.bytes_moved == 2000
+    # 100 float32 from a 64-byte boundary on are 13 sectors, 800 bytes are 25
+    assert t.load_sectors - kernels_only.load_sectors == 25
+    assert t.store_sectors - kernels_only.store_sectors == 13
+    assert t.launches == 1
+
+
 def test_unknown_order_is_refused():
     with pytest.raises(HarnessError, match="expected order forward or reversed, found 'random'"):
         traffic_meter(order="random").__enter__()
@@ -416,6 +435,21 @@ def test_memory_before_a_tensor_is_out_of_bounds():
     install_bounds_guard()
     with pytest.raises(OutOfBounds, match="writes 16 elements"):
         _write_before[(1,)](torch.zeros(64), BLOCK=16)
+
+
+def test_a_grid_that_no_gpu_launches_is_refused_before_it_runs():
+    install_bounds_guard()
+    x, y = torch.ones(64), torch.zeros(64)
+    for axis, grid in {"y": (1, 65_536), "z": (1, 1, 65_536), "x": (2**31,)}.items():
+        with pytest.raises(GridTooLarge, match=rf"_copy_without_mask: .* along {axis} of the grid"):
+            _copy_without_mask[grid](x, y, BLOCK=64)
+    with pytest.raises(ValueError, match="at most 65,535 programs along y .* found 70,000"):
+        _copy_without_mask[lambda meta: (1, 70_000)](x, y, BLOCK=64)
+    assert not y.any()
+
+
+def test_the_largest_grid_is_not_refused():
+    refuse_large_grid("kernel", (2**31 - 1, 65_535, 65_535))
 
 
 def test_accesses_within_bounds_pass_the_guard():

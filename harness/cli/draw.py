@@ -93,9 +93,9 @@ def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, gpu: bool) 
     if impl != "yours":
         return f"your own: edit {shown}, then make kata name={kata.name}"
     if result.status == "passed" and not gpu and kata.speed:
-        return f"on a GPU, make kata name={kata.name} judges the speed; kata list shows the others"
+        return f"kata explain {kata.name}; on a GPU, make kata name={kata.name} judges the speed"
     if result.status == "passed":
-        return "kata scorecard"
+        return f"kata explain {kata.name}, then kata next"
     if any("is still a stub" in check.message for check in result.checks):
         return f"edit {shown}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
     return f"mend the first ✗, then make kata name={kata.name}   (stuck? kata hint {kata.name})"

@@ -18,7 +18,9 @@ from harness.workspace import Workspace
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from harness.hardware import Profile
     from harness.mastery import Standing
+    from harness.predict import Sheet
     from harness.progress import Progress
 
 
@@ -77,6 +79,27 @@ class House:
             timed_on(self.progress.best()),
             self.now(),
         )
+
+    def placed_out(self) -> set[str]:
+        """Katas of weeks that the learner has tested out of."""
+        return {note.kata for note in self.progress.notes() if note.kind == "placed"}
+
+    def prediction_profile(self, asked: str | None) -> "Profile":
+        """The profile asked for, else this machine's GPU, else an H100: the one to think of."""
+        from harness.environment import device_present, session_profile
+
+        if asked is None and not device_present():
+            asked = "h100_sxm"
+        return session_profile(self.root, asked, "cuda", None)
+
+    def measured_share(self, kata: Kata, sheet: "Sheet") -> float | None:
+        """The learner's best share of the speed of light on a profile, if it was ever timed."""
+        found = (
+            one.value
+            for one in self.progress.best()
+            if (one.kata, one.profile, one.meter) == (kata.name, sheet.profile.id, "roofline")
+        )
+        return max(found, default=None)
 
     def shown(self, path: Path) -> str:
         """`path` as a learner would type it: relative to the root where it lies inside."""

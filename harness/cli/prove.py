@@ -55,6 +55,7 @@ def check(
 @click.option("--week", type=int, help="Every kata of this week.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="solution", show_default=True)
+@click.option("--naive", is_flag=True, help="Also time the wrong solutions called naive.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 @click.pass_obj
 def measure(
@@ -63,6 +64,7 @@ def measure(
     week: int | None,
     everything: bool,
     impl: str,
+    naive: bool,
     output: Path,
 ) -> None:
     """Judge the references on this machine's GPU and keep the figures in a file."""
@@ -70,9 +72,9 @@ def measure(
 
     if not device_present():
         raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
-    results = measured.measure(choose(house, katas, week, everything), impl)
+    results = measured.measure(choose(house, katas, week, everything), impl, naive=naive)
     measured.save(results, output)
-    draw.measured(measured.rows([results]))
+    draw.measured(measured.rows([results], _by_id(house)))
     for name, result in results["katas"].items():
         click.echo(f"{name}: {result['status']}: {result['reason']}")
 
@@ -80,10 +82,21 @@ def measure(
 @click.command("measured")
 @click.pass_obj
 def show_measured(house: House) -> None:
-    """What the references reached on real devices, beside the thresholds."""
+    """
+    What the references reached on real devices, beside the thresholds.
+
+    Exits with 1 when a figure does not hold: a reference without room to spare, a naive version
+    that is fast enough.
+    """
     from harness import measured
 
-    draw.measured(measured.rows(measured.load_results(house.root / MEASURED)))
+    rows = measured.rows(measured.load_results(house.root / MEASURED), _by_id(house))
+    draw.measured(rows)
+    sys.exit(1 if any(row["problem"] for row in rows) else 0)
+
+
+def _by_id(house: House) -> dict[str, Kata]:
+    return {kata.id: kata for kata in house.curriculum.katas.values()}
 
 
 MEASURED = Path("hardware_profiles") / "measured"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from harness.judge import kernels
-from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts
+from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts, span
 from harness.judge.correctness import assert_matches, diagnose_runs
 from harness.judge.honesty import nothing_left_behind, sealed
 from harness.judge.memory import NAN, ZERO, Guarded, LightMode, poisoned_allocations
@@ -71,6 +71,8 @@ class GuardedCall:
                 failures = around.enter_context(self.trial.failures())
                 memory = around.enter_context(poisoned_allocations(pattern))
                 around.enter_context(ForbiddenOps(self.trial.submission.kata.forbidden))
+                # innermost: what the poisoning does is not the code's under test
+                around.enter_context(self.trial.operators(self.meter))
                 result = entry(**self.arguments)
             # at once, behind whatever the call has put into the current stream
             self._returned = copied(result)
@@ -88,6 +90,25 @@ class GuardedCall:
                 self.guards[name].tensor.copy_(torch.as_tensor(value))
             elif isinstance(value, np.ndarray):
                 self.fenced[name][...] = value
+
+    def assert_kept(self, result: Any, copy: Any) -> None:  # noqa: ANN401
+        """
+        Check that an earlier call's answer is still what it was: `copy` was taken at once.
+
+        What lies in the memory of an argument changes with it.
+        """
+        __tracebackhide__ = True
+        homes = [span(one) for value in self.arguments.values() for _, one in parts(value, "")]
+        own = [
+            (part, before)
+            for (_, part), (_, before) in zip(parts(result, ""), parts(copy, ""), strict=True)
+            if (mine := span(part)) and not any(home and mine.meets(home) for home in homes)
+        ]
+        changed = differences([part for part, _ in own], [before for _, before in own])
+        assert not any(map(bool, changed)), (
+            "the result of an earlier call was written to by a later one: expected memory of its "
+            "own for each result"
+        )
 
     def assert_right(self, result: Any) -> None:  # noqa: ANN401
         """Check the form of an answer, then compare it with the oracle's on untouched inputs."""

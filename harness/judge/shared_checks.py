@@ -6,6 +6,7 @@ They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of k
 
 import pytest
 
+from harness.judge.answer import copied
 from harness.judge.correctness import diagnose_runs
 from harness.judge.memory import LARGE, NAN
 from harness.judge.trial import Publish, Trial
@@ -51,11 +52,13 @@ def test_writes_every_element(trial: Trial, first_case: Case) -> None:
 
 
 def test_second_call_sees_new_values(trial: Trial, first_case: Case) -> None:
-    """New contents in the same storage give a new answer: nothing is remembered."""
+    """New contents in the same storage give a new answer, and leave the earlier one as it was."""
     call = trial.prepare(first_case, seed_offset=3)
-    call.run(pattern=NAN)
+    first = call.run(pattern=NAN)
+    as_it_was = copied(first)
     call.refill(trial.inputs(first_case, seed_offset=4))
     call.assert_right(call.run(pattern=NAN))
+    call.assert_kept(first, as_it_was)
 
 
 def test_cost(trial: Trial, cost_threshold: CostThreshold) -> None:

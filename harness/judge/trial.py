@@ -110,6 +110,11 @@ class Trial:
 
         return traffic_meter(order=order)
 
+    def operators(self, meter: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
+        """Count what PyTorch's own operators move beside the kernels, in the same `meter`."""
+        triton = self.simulated and self.submission.kata.backend != "numba"
+        return meter.operators if triton else nullcontext()
+
     def failures(self) -> AbstractContextManager[list[str]]:
         """Collect what launches raise, where they can be watched."""
         if not self.watchable:
@@ -236,7 +241,7 @@ def _static_value(
     if not kernels:
         raise AssertionError(f"{threshold.name}: expected a kernel to be launched, found none")
     if threshold.meter == "occupancy":
-        from harness.meters.compiled import occupancy
+        from harness.meters.occupancy import occupancy
 
         return min(occupancy(kernel, profile) for kernel in kernels)
     field_names = {"registers": "registers", "spills": "spills", "shared_memory": "shared_bytes"}

@@ -57,10 +57,46 @@ class WaitProblem(HarnessError):
     """A transfer was waited for twice, or never."""
 
 
+class Exchange:
+    """
+    Transfers posted one after the other and started together, by the first wait for one of them.
+
+    NCCL runs what is posted alone in order, one after the other: with its receive first on every
+    rank, a ring would stand still.
+    """
+
+    def __init__(self) -> None:
+        self.started = False
+        self._posted: list[dist.P2POp] = []
+        self._works: list[dist.Work] = []
+
+    def add(self, op: Callable[..., dist.Work | None], tensor: Tensor, peer: int) -> Self:
+        """Post one more transfer."""
+        self._posted.append(dist.P2POp(op, tensor, peer))
+        return self
+
+    def wait(self) -> None:
+        """Start all transfers, and wait for all, unless that has been done."""
+        if not self.started:
+            self.started = True
+            self._works = dist.batch_isend_irecv(self._posted)
+            for work in self._works:
+                work.wait()
+
+    def is_completed(self) -> bool:
+        """Say whether all transfers have been started and are done."""
+        return self.started and all(work.is_completed() for work in self._works)
+
+
+def exchanges() -> bool:
+    """Whether this rank's transfers have to be started together."""
+    return bool(dist.get_backend() == "nccl")
+
+
 class Pending:
     """A transfer under way; waiting for it, once, is an entry of the log too."""
 
-    def __init__(self, work: dist.Work, transfer: Transfer, log: list[Transfer]) -> None:
+    def __init__(self, work: dist.Work | Exchange, transfer: Transfer, log: list[Transfer]) -> None:
         self.transfer = transfer
         self.waited = False
         self._work = work
@@ -108,6 +144,7 @@ class CountingP2P:
         self.log: list[Transfer] = []
         # kept, so that one nobody waits for still goes through instead of hanging its peer
         self._posted: list[Pending] = []
+        self._exchange = Exchange()
 
     def __enter__(self) -> Self:
         return self
@@ -124,12 +161,12 @@ class CountingP2P:
     def isend(self, tensor: Tensor, dst: int) -> Pending:
         """Start sending `tensor`, which must not change before the wait."""
         transfer = self._sending("isend", tensor, dst)
-        return self._pending(dist.isend(tensor, dst), transfer)
+        return self._start(dist.isend, tensor, dst, transfer)
 
     def irecv(self, tensor: Tensor, src: int) -> Pending:
         """Start receiving into `tensor`, which holds nothing of use before the wait."""
         transfer = self._receiving("irecv", tensor, src)
-        return self._pending(dist.irecv(tensor, src), transfer)
+        return self._start(dist.irecv, tensor, src, transfer)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send `tensor` and wait until it may be written."""
@@ -154,7 +191,19 @@ class CountingP2P:
         self.log.append(transfer)
         return transfer
 
-    def _pending(self, work: dist.Work | None, transfer: Transfer) -> Pending:
+    def _start(
+        self,
+        op: Callable[..., dist.Work | None],
+        tensor: Tensor,
+        peer: int,
+        transfer: Transfer,
+    ) -> Pending:
+        if exchanges():
+            if self._exchange.started:
+                self._exchange = Exchange()
+            work: dist.Work | Exchange | None = self._exchange.add(op, tensor, peer)
+        else:
+            work = op(tensor, peer)
         assert work is not None, "this rank is a member of the default group"
         self._posted.append(Pending(work, transfer, self.log))
         return self._posted[-1]

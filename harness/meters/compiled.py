@@ -32,12 +32,10 @@ from typing import Any
 
 from harness.errors import HarnessError, SubmissionError, UsageProblem, nearest
 from harness.files import hash_of, write_atomically
-from harness.hardware import Profile
 
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 
 START_LIMIT_S = 60.0  # importing torch and triton on a slow disk
-SUBPARTITIONS = 4  # of an SM or a CU: each holds its share of warps and registers
 
 # interpreters and simulators must not be on where kernels are compiled, and a GPU that happens
 # to be there must not be touched; one thread each, so that the helper can fork
@@ -323,53 +321,3 @@ def stop_worker() -> str:
 
 
 atexit.register(stop_worker)
-
-
-# ---- occupancy -----------------------------------------------------------------------------
-
-
-def occupancy(facts: KernelFacts, profile: Profile) -> float:
-    """
-    Resident warps over the most there can be on an SM of `profile`.
-
-    Registers are given to each warp in units of 256 (AMD: 8 vector registers of 64 lanes) and
-    from one of four partitions; shared memory to each block in units of 128 bytes, with 1 KiB
-    reserved from sm_80 on (256 and nothing before; AMD: 512 and nothing).
-    Source: cuda_occupancy.h; the AMD units from LLVM's AMDGPU usage guide.
-
-    Raises:
-        UsageProblem: `profile` is not of the GPU that the kernel was built for.
-    """
-    if profile.arch != facts.target:
-        raise UsageProblem(
-            f"occupancy of {facts.name}: expected a profile of {facts.target}, found {profile.id} "
-            f"({profile.arch or 'no GPU'}). Name one in kata.toml `profile` or with --profile."
-        )
-    blocks = min(
-        profile.blocks_per_sm,
-        profile.warps_per_sm // facts.num_warps,
-        _warps_by_registers(facts, profile) // facts.num_warps,
-        _blocks_by_shared_memory(facts, profile),
-    )
-    return blocks * facts.num_warps / profile.warps_per_sm
-
-
-def _warps_by_registers(facts: KernelFacts, profile: Profile) -> int:
-    unit = 512 if profile.vendor == "amd" else 256
-    of_a_warp = _rounded_up(facts.registers * profile.warp_size, unit)
-    return SUBPARTITIONS * (profile.registers_per_sm // SUBPARTITIONS // max(of_a_warp, unit))
-
-
-def _blocks_by_shared_memory(facts: KernelFacts, profile: Profile) -> int:
-    if profile.vendor == "amd":
-        unit, reserved = 512, 0
-    elif facts.target == "sm_75":
-        unit, reserved = 256, 0
-    else:
-        unit, reserved = 128, 1024
-    of_a_block = _rounded_up(facts.shared_bytes + reserved, unit)
-    return profile.smem_per_sm_bytes // of_a_block if of_a_block else profile.blocks_per_sm
-
-
-def _rounded_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit

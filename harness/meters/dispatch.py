@@ -169,7 +169,7 @@ class DispatchMeter(OperatorWatch):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Run `func` and count it."""
-        written = _bytes_copied_in_place(func, args)
+        written = bytes_copied_in_place(func, args)
         result = func(*args, **kwargs)
         self.calls[str(func)] += 1
         self.copied_bytes += written + _bytes_copied_whole(func, args, result)
@@ -199,7 +199,7 @@ def _name(func: Any) -> str:  # noqa: ANN401
     return str(func.overloadpacket)
 
 
-def _bytes_copied_in_place(func: Any, args: tuple[Any, ...]) -> int:  # noqa: ANN401
+def bytes_copied_in_place(func: Any, args: tuple[Any, ...]) -> int:  # noqa: ANN401
     """Bytes a partial write is about to put into its first argument."""
     name = _name(func)
     if name in PARTIAL_COPIES:

@@ -10,8 +10,11 @@ What Triton kernels load and store, counted in Triton's interpreter: exact, on a
 Only active lanes count: a lane whose mask is off, or that lies outside a block pointer or a
 tensor descriptor, moves nothing. Two lanes that load one address count twice in bytes and once
 in sectors. An instruction is one `tl.load`, `tl.store` or atomic of one program.
+
+    with traffic_meter() as t, t.operators:     # PyTorch's own operators count as well
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness.errors import HarnessError
+from harness.meters.operator_traffic import OperatorTraffic
 from harness.simulators.triton_hooks import (
     Method,
     before,
@@ -145,6 +149,8 @@ class TrafficMeter:
     sectors                       both, and those of atomics twice
     programs, dots                program instances run, `tl.dot` calls
     kernels, launches             names of the kernels launched, in order, and how many
+    operators                     a meter of PyTorch's own operators between launches; what it
+                                  counted while entered is part of all bytes and sectors
 
     Storages handed to kernels stay alive as long as the meter, so that no address means two
     tensors.
@@ -154,18 +160,19 @@ class TrafficMeter:
         self.programs = 0
         self.dots = 0
         self.kernels: list[str] = []
+        self.operators = OperatorTraffic()
         self._loads, self._stores, self._atomics = _Flow(), _Flow(), _Flow()
         self._alive: dict[int, torch.UntypedStorage] = {}
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of the active lanes of all loads."""
-        return self._loads.bytes
+        """Bytes of the active lanes of all loads, and what operators read."""
+        return self._loads.bytes + self.operators.read_bytes
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the active lanes of all stores."""
-        return self._stores.bytes
+        """Bytes of the active lanes of all stores, and what operators write."""
+        return self._stores.bytes + self.operators.written_bytes
 
     @property
     def atomic_bytes(self) -> int:
@@ -184,13 +191,13 @@ class TrafficMeter:
 
     @property
     def load_sectors(self) -> int:
-        """Distinct sectors of each load, summed."""
-        return self._loads.sectors
+        """Distinct sectors of each load, summed, and as many as operators must read."""
+        return self._loads.sectors - -self.operators.read_bytes // SECTOR_BYTES
 
     @property
     def store_sectors(self) -> int:
-        """Distinct sectors of each store, summed."""
-        return self._stores.sectors
+        """Distinct sectors of each store, summed, and as many as operators must write."""
+        return self._stores.sectors - -self.operators.written_bytes // SECTOR_BYTES
 
     @property
     def sectors(self) -> int:
@@ -283,7 +290,8 @@ def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
         for name, note in _notes(meter).items():
             noted = before(getattr(builder, name), note)
             hooks.enter_context(replaced(builder, name, noted))
-        hooks.enter_context(replaced(function, "run", before(function.run, note_launch)))
+        noted = before(function.run, note_launch)
+        hooks.enter_context(replaced(function, "run", _without_operators(noted, meter.operators)))
         yield meter
 
 
@@ -302,6 +310,17 @@ def _notes(meter: TrafficMeter) -> dict[str, Callable[..., None]]:
 def _note_access(flow: _Flow, *, pointers: int, mask: int) -> Callable[..., None]:
     """Note a method's call in `flow`; `pointers` and `mask` are places in its arguments."""
     return lambda *args, **_: flow.note(args[pointers], args[mask].data)
+
+
+def _without_operators(launch: Method, operators: OperatorTraffic) -> Method:
+    """Keep from the count what the interpreter itself does with operators."""
+
+    @functools.wraps(launch)
+    def launched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- a launch's own
+        with operators.aside():
+            return launch(*args, **kwargs)
+
+    return launched
 
 
 def _backwards(set_grid_idx: Method) -> Method:

@@ -1,13 +1,17 @@
 """
-A small job of many ranks: forked processes joined by a gloo group, gone when the call returns.
+A small job of many ranks: forked processes joined by one group, gone when the call returns.
 
     results = run_ranks(4, fn, x)    # fn(rank, world, x) on each rank; results in rank order
+    results = run_ranks(4, fn, x, device="cuda")    # NCCL in place of gloo, one GPU a rank
 
 Forking takes a tenth of a second where spawning would load PyTorch once per rank. The ranks
 inherit everything the parent has, the state of its random generators included, so `fn` and its
 arguments need not pickle; results must. They share no memory with the parent afterwards. A
 process that has used CUDA can still fork ranks, but only for work on the CPU, and on a machine
 with CUDA a parent that has run a backward pass leaves its ranks unable to run one.
+
+On GPUs, too, ranks are forked, because what a test hands them is a closure. So the parent must not
+have used CUDA: it does not even count the GPUs itself. What ranks return comes back on the CPU.
 """
 
 import faulthandler
@@ -26,12 +30,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import IO, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
-from harness.errors import UsageProblem
+from harness.environment import gpu_count
+from harness.errors import DeviceError, UsageProblem
 
 R = TypeVar("R")
 
@@ -39,10 +45,24 @@ R = TypeVar("R")
 ORPHAN_GRACE_S = 5.0
 # Time for a hung rank to write down where it is.
 DUMP_WAIT_S = 0.3
+# Time for a CUDA context and NCCL's connections on each rank, on top of the limit of the work.
+NCCL_START_S = 60.0
+READY = b"!"  # what a rank sends once it has joined the group; a pickle begins otherwise
 
 
 class RankFailed(AssertionError):
     """A rank died, hung, or raised something that cannot be raised again in the parent."""
+
+
+class RanksUnavailable(DeviceError):
+    """There is no GPU for each rank, or none that a rank could use."""
+
+
+def rank_device() -> torch.device:
+    """Where the tensors of this rank belong: its own GPU under NCCL, else the CPU."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +70,21 @@ class _Job:
     """What every rank is told."""
 
     world: int
+    device: str
     fn: Callable[..., object]
     args: tuple[object, ...]
     folder: Path
     timeout_s: float
+
+    @property
+    def start_s(self) -> float:
+        """Time to join the group, where that takes more than a moment."""
+        return NCCL_START_S if self.device == "cuda" else 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When a rank ends itself; the parent, who can say more about it, comes first."""
+        return self.start_s + self.timeout_s + ORPHAN_GRACE_S
 
     def dump(self, rank: int) -> Path:
         """Name the file where a hung rank says where it is."""
@@ -87,20 +118,38 @@ class _Process:
         return os.waitstatus_to_exitcode(self._status)
 
 
-def run_ranks(world: int, fn: Callable[..., R], *args: object, timeout_s: float = 20.0) -> list[R]:
+def run_ranks(
+    world: int,
+    fn: Callable[..., R],
+    *args: object,
+    timeout_s: float = 20.0,
+    device: str = "cpu",
+) -> list[R]:
     """
     Run `fn(rank, world, *args)` on `world` forked ranks and return their results in order.
 
-    Each rank has one thread, no standard input, and a default gloo group of all ranks. The first
-    exception of a rank ends the others and is raised here, with a note that names the rank and
-    shows its traceback. RankFailed when a rank dies or the ranks are not done in `timeout_s`.
+    Each rank has one thread, no standard input, and a default group of all ranks: gloo for
+    `device` "cpu"; NCCL for "cuda", where rank r has GPU r and `timeout_s` begins when all have
+    joined. The first exception of a rank ends the others and is raised here, with a note that
+    names the rank and shows its traceback. RankFailed when a rank dies or the ranks are not done
+    in `timeout_s`; RanksUnavailable when there are fewer GPUs than ranks, or this process has
+    used CUDA.
     """
     __tracebackhide__ = True
     if world < 1:
         raise UsageProblem(f"run_ranks: expected a world of at least 1, found {world}.")
+    if device == "cuda":
+        _assert_gpus(world)
     processes: list[_Process] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        job = _Job(world=world, fn=fn, args=args, folder=Path(folder), timeout_s=timeout_s)
+        job = _Job(
+            world=world,
+            device=device,
+            fn=fn,
+            args=args,
+            folder=Path(folder),
+            timeout_s=timeout_s,
+        )
         try:
             for rank in range(world):
                 processes.append(_fork(rank, job))  # noqa: PERF401 -- the finally reads it
@@ -109,6 +158,16 @@ def run_ranks(world: int, fn: Callable[..., R], *args: object, timeout_s: float 
             for process in processes:
                 process.end()
     return [pickle.loads(replies[rank].pickled) for rank in range(world)]
+
+
+def _assert_gpus(world: int) -> None:
+    if torch.cuda.is_initialized():
+        raise RanksUnavailable(
+            "ranks: expected a process that has not used CUDA, from which ranks can be forked, "
+            "found that it has. Run the kata by itself: kata run NAME --device cuda."
+        )
+    if (found := gpu_count()) < world:
+        raise RanksUnavailable(f"ranks: expected {world} GPUs, one for each rank, found {found}.")
 
 
 def _fork(rank: int, job: _Job) -> _Process:
@@ -129,7 +188,8 @@ def _fork(rank: int, job: _Job) -> _Process:
 def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
     """Drain the pipes until every rank has replied; raise when one fails or time is up."""
     __tracebackhide__ = True
-    deadline = time.monotonic() + job.timeout_s
+    deadline = time.monotonic() + job.start_s + job.timeout_s
+    started = False
     replies: dict[int, _Reply] = {}
     with selectors.DefaultSelector() as selector:
         for process in processes:
@@ -144,6 +204,9 @@ def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
                 if not chunk:
                     selector.unregister(key.fd)
                     replies[key.data.rank] = _reply(key.data, job)
+            if not started and all(process.received for process in processes):
+                started = True
+                deadline = min(deadline, time.monotonic() + job.timeout_s)
     return replies
 
 
@@ -152,7 +215,7 @@ def _reply(process: _Process, job: _Job) -> _Reply:
     __tracebackhide__ = True
     who = f"rank {process.rank} of {job.world}"
     try:
-        reply = _Reply(*pickle.loads(process.received))
+        reply = _Reply(*pickle.loads(process.received.removeprefix(READY)))
     except (EOFError, pickle.UnpicklingError):
         raise RankFailed(f"{who} died: {_cause_of_death(process.end())}.") from None
     if reply.succeeded:
@@ -195,10 +258,10 @@ def _stack(rank: int, job: _Job) -> str:
 def _be_rank(rank: int, job: _Job, pipe: int) -> NoReturn:
     """Live as one rank: work, reply, wait for the end. Never returns into the parent's code."""
     try:
-        message = pickle.dumps(tuple(_work(rank, job)))
-        sys.stdout.flush()
-        sys.stderr.flush()
         with open(pipe, "wb") as reply:
+            message = pickle.dumps(tuple(_work(rank, job, reply)))
+            sys.stdout.flush()
+            sys.stderr.flush()
             reply.write(message)
         # the others may still need this rank's sockets
         signal.pause()
@@ -206,10 +269,15 @@ def _be_rank(rank: int, job: _Job, pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _work(rank: int, job: _Job) -> _Reply:
+def _work(rank: int, job: _Job, parent: IO[bytes]) -> _Reply:
     try:
         _settle(rank, job)
-        return _Reply(succeeded=True, pickled=pickle.dumps(job.fn(rank, job.world, *job.args)))
+        parent.write(READY)
+        parent.flush()
+        result = job.fn(rank, job.world, *job.args)
+        # a tensor of a GPU would bring CUDA into the parent, and waits here for work under way
+        result = tree_map_only(torch.Tensor, torch.Tensor.cpu, result)
+        return _Reply(succeeded=True, pickled=pickle.dumps(result))
     except BaseException as error:  # noqa: BLE001 -- the parent raises it
         return _Reply(succeeded=False, pickled=_pickled(error), text=_traceback(error))
 
@@ -239,7 +307,7 @@ def _settle(rank: int, job: _Job) -> None:
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(math.ceil(job.timeout_s + ORPHAN_GRACE_S))
+    signal.alarm(math.ceil(job.end_s))
     _reopen_streams()
     _join_group(rank, job)
 
@@ -256,11 +324,23 @@ def _reopen_streams() -> None:
 def _join_group(rank: int, job: _Job) -> None:
     # without it gloo looks up the host's name, which need not resolve
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    gpu = torch.device("cuda", rank) if job.device == "cuda" else None
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
     dist.init_process_group(
-        "gloo",
+        "gloo" if gpu is None else "nccl",
         init_method=(job.folder / "store").as_uri(),
         rank=rank,
         world_size=job.world,
-        # the parent's limit comes first: it can say where each rank was
-        timeout=timedelta(seconds=job.timeout_s + ORPHAN_GRACE_S),
+        timeout=timedelta(seconds=job.end_s),
+        device_id=gpu,
     )
+    if gpu is not None:
+        _connect(job.world, gpu)
+
+
+def _connect(world: int, gpu: torch.device) -> None:
+    """Have NCCL set up its connections between any two ranks, which takes seconds, now."""
+    numbers = torch.zeros(world, device=gpu)
+    dist.all_to_all_single(torch.empty_like(numbers), numbers)
+    torch.cuda.synchronize()

@@ -1,11 +1,13 @@
 """
-What Triton's interpreter must not do: compute in bfloat16, or touch memory outside its arguments.
+What Triton's interpreter must not do: compute in bfloat16, touch memory outside its arguments, or
+run a grid that no GPU would launch.
 
-Its bfloat16 arithmetic is wrong. And it follows raw pointers, so that a forgotten mask would
-corrupt the process that judges it. Both are told before they happen: which kernel, what, where.
+Its bfloat16 arithmetic is wrong. It follows raw pointers, so that a forgotten mask would corrupt
+the process that judges it. And its grid is a loop, which any number fits. All are told before
+they happen: which kernel, what, where.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,9 @@ ACCESSES = {
     "create_masked_store": (1, 3, "writes"),
     "create_atomic_rmw": (2, 4, "updates"),
 }
+
+# the most programs along x, y and z. Source: CUDA C++ programming guide, compute capabilities
+GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 
 
 class OutOfBounds(HarnessError, IndexError):
@@ -76,8 +81,29 @@ class Bounds:
             )
 
 
+class GridTooLarge(HarnessError, ValueError):
+    """A kernel was launched on more programs along an axis than CUDA allows."""
+
+    exit_code = 1
+
+
+def refuse_large_grid(kernel: str, grid: Sequence[int]) -> None:
+    """Raise GridTooLarge when CUDA would not launch `grid`."""
+    for axis, programs, limit in zip("xyz", grid, GRID_LIMITS, strict=True):
+        if programs > limit:
+            raise GridTooLarge(
+                f"{kernel}: expected at most {limit:,} programs along {axis} of the grid, found "
+                f"{programs:,}. A GPU refuses that launch: put the longest axis first, or let a "
+                "program do more."
+            )
+
+
 def install_bounds_guard() -> None:
-    """Check every interpreted launch from now on; a second call changes nothing."""
+    """
+    Check every interpreted launch from now on: its grid, and each of its accesses.
+
+    A second call changes nothing.
+    """
     function, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
     if getattr(function.run, "checks_bounds", False):
         return
@@ -100,6 +126,9 @@ def install_bounds_guard() -> None:
         if current:
             current[-1].checked = False
 
+    def check_grid(_: object, *grid: int) -> None:
+        refuse_large_grid(current[-1].kernel if current else "grid", grid)
+
     def access(pointers: int, mask: int, does: str) -> Callable[..., None]:
         def check(*args: Any, **_: object) -> None:  # noqa: ANN401
             if current:
@@ -110,6 +139,7 @@ def install_bounds_guard() -> None:
     for name, (pointers, mask, does) in ACCESSES.items():
         checked = before(getattr(builder, name), access(pointers, mask, does))
         setattr(builder, name, checked)
+    builder.set_grid_dim = before(builder.set_grid_dim, check_grid)
     builder.create_int_to_ptr = before(builder.create_int_to_ptr, trust_pointer)
     guarded.__dict__.update(run.__dict__, checks_bounds=True)
     function.run = guarded

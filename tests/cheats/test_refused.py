@@ -20,6 +20,7 @@ UNTIMED = {
     "promise": "result: expected a finished tensor",
     "cached_by_pointer": (SECOND, "values off"),
     "cached_by_shape": (SECOND, "values off"),
+    "reuses_its_buffer": (SECOND, "an earlier call was written to by a later one"),
     "zeroes_its_input": (ALONE, "input x was written to"),
     "returns_its_input": "result lies in the memory of the input x",
     "returns_a_view": "result lies in the memory of the input x",
@@ -61,6 +62,8 @@ KERNELS = {
     "decoy_kernel": (WRITES, "comes out right when no kernel does anything"),
     "detects_the_poison": (WRITES, "never written"),
     "library_op": (WRITES, "aten.mul was called"),
+    # 400 bytes in and out by the kernel, 800 in and 400 out by the addition
+    "half_by_the_library": ("test_cost[bytes_moved]", "2,000 (2.5 x the least possible)"),
     "silent_fallback": (
         WRITES,
         "a kernel failed and the failure was hidden: OutOfBounds: _scaled_kernel: reads",

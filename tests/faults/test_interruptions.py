@@ -1,11 +1,8 @@
 """Ctrl-C, and a harness that is killed: what was begun is aborted and nothing runs on."""
 
-import os
-import random
 import signal
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +13,6 @@ from harness.progress import Progress
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/environ").is_file(), reason="processes are found by /proc"
 )
-KILLS = int(os.environ.get("KATA_KILLS", "10"))
-RIGHT = "def counted(numbers):\n    return sum(n % 2 == 0 for n in numbers)\n"
 # a grandchild in a session of its own, then a loop in C that no signal handler can break
 BUSY = """
 import os, re, subprocess
@@ -105,68 +100,3 @@ def test_what_breaks_off_a_run_is_the_reason_of_its_attempt(bench, monkeypatch):
         bench.judge()
     (attempt,) = bench.progress.attempts()
     assert (attempt.status, attempt.reason) == ("aborted", "out of processes")
-
-
-# ---- killed at any moment ------------------------------------------------------------------
-
-
-def took(bench, action):
-    """Seconds of this action when it is left alone."""
-    start = time.monotonic()
-    code, output = bench.kata_command(action, "counted")
-    assert code == 0, output
-    return time.monotonic() - start
-
-
-def killed(bench, action, after_s):
-    """Kill the harness in the middle of `action`; what it had printed by then."""
-    running = bench.command(action, "counted")
-    time.sleep(after_s)
-    running.kill()
-    output, _ = running.communicate(timeout=60)
-    bench.assert_nothing_left()
-    return output
-
-
-def standing(bench, mine):
-    """Whose file is in place; a whole one in any case, and the learner's own can be had back."""
-    file, workspace = bench.kata().file, bench.house.workspace
-    swapped = workspace.is_swapped("counted", file)
-    if swapped:
-        assert file.read_bytes() == bench.kata().solution.read_bytes()
-        workspace.restore("counted", file)
-    assert file.read_text() == mine
-    return "reference in place" if swapped else "own file in place"
-
-
-def ending(bench, known, output):
-    """How the newest attempt ended, after a look at all of them; `known` learns of it."""
-    bench.progress.abort_orphans()
-    attempts = {attempt.id: attempt for attempt in bench.progress.attempts()}
-    assert known == {key: attempts.get(key) for key in known}
-    new = [attempt.status for key, attempt in attempts.items() if key not in known]
-    known.update(attempts)
-    assert new in ([], ["aborted"], ["passed"])
-    assert new == ["passed"] or "passed: counted" not in output
-    return new[0] if new else "not begun"
-
-
-@needs_proc
-@pytest.mark.timeout(60 + 10 * KILLS)
-def test_a_harness_killed_at_any_moment_loses_no_attempt_and_no_line(bench):
-    seed = random.SystemRandom().randrange(2**31)
-    moments, known, seen = random.Random(seed), {}, Counter()
-    bench.solve()
-    longest_s = {action: took(bench, action) for action in ("run", "swap", "restore")}
-    ending(bench, known, "")
-    for number in range(KILLS):
-        action = moments.choice(["run", "run", "swap", "restore"])
-        mine = f"# round {number}\n{RIGHT}"
-        bench.write(mine)
-        if action == "restore":
-            bench.house.workspace.swap("counted", bench.kata().file, bench.kata().solution)
-        output = killed(bench, action, moments.uniform(0.2, 1) * longest_s[action])
-        place, attempt = standing(bench, mine), ending(bench, known, output)
-        seen[f"{action}: {attempt if action == 'run' else place}"] += 1
-    print(f"{KILLS} kills, seed {seed}: {dict(seen)}")  # noqa: T201 -- shown with -s
-    bench.assert_still_right()

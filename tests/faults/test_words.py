@@ -30,6 +30,12 @@ ptxas kernel.ptx, line 7; error   : Unknown symbol 'foo'"""
         ("ValueError: x\n  at f", "ValueError: x"),
         ("", ""),
         (
+            "AssertionError: result: 1 of 2 values off\nwhere it is wrong:\n    .#\n"
+            "likely cause: all zeros\n1 of 2 values differ between two runs: a race",
+            "AssertionError: result: 1 of 2 values off | likely cause: all zeros | "
+            "1 of 2 values differ between two runs: a race",
+        ),
+        (
             TRITON_ERROR,
             "compile error: triton.compiler.errors.CompilationError: at 4:8: | "
             "y = undefined_name(x) | NameError('undefined_name is not defined')",

@@ -1,0 +1,140 @@
+"""Commands of a teacher: what to take up next, starting it from blank, and what came of it."""
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from harness import advice
+from harness.cli import draw, teach
+from harness.cli.house import KATA, House
+from harness.environment import device_present
+from harness.errors import HarnessError, UsageProblem
+from harness.kata import Kata
+from harness.mastery import Level
+from harness.pristine import committed_stub
+
+SHOWN = 3
+
+
+@click.command("next")
+@click.option("-n", "--count", default=SHOWN, show_default=True, help="How many to name.")
+@click.pass_obj
+def next_kata(house: House, count: int) -> None:
+    """What to take up now, and why."""
+    found = advice.advise(
+        house.curriculum, house.standings(), house.now(), placed=house.placed_out()
+    )
+    teach.advice(found[:count], house.curriculum.katas)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_obj
+def due(house: House, as_json: bool) -> None:
+    """What you are about to forget: to be written again, from the blank stub."""
+    found, now = advice.due(house.standings(), house.now()), house.now()
+    if as_json:
+        rows = [{"kata": one.kata, "due": str(one.due), "recall": one.recall} for one in found]
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        teach.due(found, now)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def start(house: House, kata: Kata) -> None:
+    """Begin a kata, or begin it again: the blank stub, your last file kept, the clock running."""
+    stub = committed_stub(kata)
+    if stub is None:
+        raise HarnessError(
+            f"start: expected the stub of {kata.name} in git's HEAD, found none. "
+            "Clone the project afresh, or `kata stash list` for an earlier copy."
+        )
+    if house.workspace.is_swapped(kata.name, kata.file):
+        house.workspace.restore(kata.name, kata.file)
+    standing = house.standings()[kata.name]
+    kept = house.workspace.reset(kata.name, kata.file, stub).kept
+    house.progress.note("started", kata.name)
+    teach.started(kata, standing, house.shown(kata.file), kept)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
+@click.pass_obj
+def explain(house: House, kata: Kata, anyway: bool) -> None:
+    """The reference and why it is fast; the ladder from naive over yours to the library."""
+    from harness.ladder import climb
+
+    standing = house.standings()[kata.name]
+    solved = standing.level >= Level.FAST and not standing.open
+    if not solved and not anyway:
+        raise UsageProblem(
+            f"explain: expected {kata.name} to be solved in this round, found it "
+            f"{standing.level}. Solve it first, or add --anyway: it counts as having seen it."
+        )
+    house.progress.note("solution_seen", kata.name, "explain")
+    teach.reference(kata, house.shown(kata.solution))
+    device = "cuda" if device_present() else "cpu"
+    with draw.waiting(f"climbing the ladder on {device}"):
+        rungs = climb(kata, device, house.home / "cache", yours=solved)
+    teach.ladder(rungs, device)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.option("--intensity", type=float, help="FLOP per byte; asked for when not given.")
+@click.option("--bound", type=click.Choice(["memory", "compute"]))
+@click.option("--time", "time_us", type=float, help="Microseconds at the speed of light.")
+@click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
+@click.pass_obj
+def predict(
+    house: House,
+    kata: Kata,
+    intensity: float | None,
+    bound: str | None,
+    time_us: float | None,
+    profile: str | None,
+) -> None:
+    """Estimate intensity, bound and time before the first run on a clock; see how near you were."""
+    from harness.predict import Prediction, score, worksheet
+
+    sheet = worksheet(kata, house.prediction_profile(profile))
+    teach.worksheet(kata, sheet)
+    guess = Prediction(
+        intensity=click.prompt("FLOP per byte", type=float) if intensity is None else intensity,
+        bound=bound or click.prompt("bound by", type=click.Choice(["memory", "compute"])),
+        seconds=1e-6
+        * (click.prompt("microseconds at best", type=float) if time_us is None else time_us),
+    )
+    result = score(guess, sheet, house.measured_share(kata, sheet))
+    house.progress.note("predicted", kata.name, json.dumps(asdict(result)))
+    teach.prediction(result)
+
+
+@click.command()
+@click.option("--week", type=int, required=True, help="The week to test out of.")
+@click.pass_obj
+def placement(house: House, week: int) -> None:
+    """Test out of a week that you own: a few of its katas, solved cold, stand for the rest."""
+    house.curriculum.week_katas(week)  # says so when there is no such week
+    chosen = advice.placement_of(house.curriculum.katas, week)
+    known = house.standings()
+    solved = {one.name for one in chosen if any(r.clean for r in known[one.name].rounds)}
+    rest = [
+        kata.name
+        for kata in house.curriculum.katas.values()
+        if kata.week == week and kata not in chosen
+    ]
+    if len(solved) == len(chosen):
+        fresh = [name for name in rest if name not in house.placed_out()]
+        for name in fresh:
+            house.progress.note("placed", name, f"week {week}")
+    teach.placement(week, chosen, solved, rest)
+    sys.exit(0 if len(solved) == len(chosen) else 1)
+
+
+COMMANDS = [next_kata, due, start, explain, predict, placement]

@@ -1,0 +1,135 @@
+"""How a teacher looks in a terminal."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.draw import console
+from harness.kata import Kata
+
+if TYPE_CHECKING:
+    from harness.advice import Advice
+    from harness.ladder import Rung
+    from harness.mastery import Standing
+    from harness.predict import Score, Sheet
+
+
+def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
+    """One suggestion a line, the reason, and what to type."""
+    if not found:
+        click.echo("Nothing is begun, due or new: everything there is, you own for now.")
+        return
+    for one in found:
+        kata = katas[one.kata]
+        click.echo(f"{kata.name}  ({kata.minutes} min, difficulty {kata.difficulty}/5)")
+        click.echo(f"    {kata.teaches}")
+        click.echo(f"    {one.reason}")
+    first = found[0]
+    begin = "make kata name=" if first.reason.startswith("begun") else "kata start "
+    click.echo(f"next: {begin}{first.kata}")
+
+
+def due(found: "Sequence[Standing]", now: datetime) -> None:
+    """What is due, how long, and how much of it is likely left."""
+    if not found:
+        click.echo("Nothing is due. `kata next` names something new.")
+        return
+    width = max(len(one.kata) for one in found)
+    for one in found:
+        assert one.due is not None
+        late = max(0, (now - one.due).days)
+        click.echo(
+            f"{one.kata:{width}}  recall {one.recall or 0:4.0%}  due {one.due.date()}"
+            f"{f' ({late} days ago)' if late else ''}"
+        )
+    click.echo(f"next: kata start {found[0].kata}")
+
+
+def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
+    """What lies before the learner."""
+    again = len(standing.rounds)
+    click.echo(f"{shown} is the blank stub; the clock runs ({kata.minutes} minutes are usual).")
+    if kept is not None:
+        click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")
+    if again:
+        times = "once" if again == 1 else f"{again} times"
+        click.echo(f"You have practised it {times}.")
+        if kata.vary:
+            click.echo(f"This time other cases are drawn as well: {', '.join(sorted(kata.vary))}.")
+    click.echo(f"next: kata show {kata.name}, edit, then make kata name={kata.name}")
+
+
+def reference(kata: Kata, shown: str) -> None:
+    """The reference, and what it is an example of."""
+    from rich.syntax import Syntax
+
+    out = console()
+    out.print(f"[bold]{kata.title}[/]: {kata.teaches}\n")
+    out.print(f"[dim]{shown}[/]")
+    out.print(Syntax(kata.solution.read_text(encoding="utf-8"), "python", theme="ansi_dark"))
+    out.print("\nWhat makes it so, from a nudge to the point:")
+    for hint in kata.hints:
+        out.print(f"  · {hint}", markup=False)
+    for source in kata.sources:
+        out.print(f"  see {source}", markup=False)
+
+
+def ladder(rungs: "Sequence[Rung]", device: str) -> None:
+    """One column an implementation, one row a threshold."""
+    from rich.table import Table
+
+    table = Table(title=f"the ladder, on {device}", title_justify="left", box=None)
+    table.add_column("threshold")
+    for rung in rungs:
+        table.add_column(rung.name, justify="right")
+    for name in dict.fromkeys(name for rung in rungs for name in rung.values):
+        cells = []
+        for rung in rungs:
+            value = rung.values.get(name)
+            colour = "green" if rung.passed.get(name) else "red"
+            cells.append("" if value is None else f"[{colour}]{value:,.4g}[/]")
+        table.add_row(name, *cells)
+    console().print(table)
+
+
+def worksheet(kata: Kata, sheet: "Sheet") -> None:
+    """What is to be estimated, and the two ceilings."""
+    case = ", ".join(f"{name} = {value}" for name, value in sheet.case.items())
+    profile = sheet.profile
+    click.echo(f"{kata.name}: {case}")
+    click.echo(
+        f"on {profile.name}: {profile.bandwidth / 1e12:.3g} TB/s, "
+        f"{profile.peak_of(sheet.dtype) / 1e12:.4g} TFLOP/s in {sheet.dtype}"
+    )
+
+
+def prediction(found: "Score") -> None:
+    """Guess beside truth, and the points."""
+    rows = [
+        ("FLOP per byte", found.guess.intensity, found.truth.intensity, found.intensity_right),
+        ("bound by", found.guess.bound, found.truth.bound, found.bound_right),
+        ("us at best", found.guess.seconds * 1e6, found.truth.seconds * 1e6, found.time_right),
+    ]
+    for name, guess, truth, right in rows:
+        shown = [one if isinstance(one, str) else f"{one:,.4g}" for one in (guess, truth)]
+        click.echo(f"{'✓' if right else '✗'} {name:14} you {shown[0]:>10}   it is {shown[1]:>10}")
+    if found.measured is not None:
+        click.echo(f"  measured       {found.measured * 1e6:,.4g} us, your best on this profile")
+    click.echo(f"{found.points} of 3")
+
+
+def placement(week: int, chosen: Sequence[Kata], solved: set[str], rest: Sequence[str]) -> None:
+    """What still has to be shown, or what has been."""
+    for kata in chosen:
+        mark = "✓" if kata.name in solved else "·"
+        click.echo(f"{mark} {kata.name}  {kata.minutes} min  covers {', '.join(kata.covers)}")
+    if len(solved) == len(chosen):
+        click.echo(
+            f"Week {week} is placed: {', '.join(rest) or 'nothing else'} will not be suggested as "
+            "new. They count as owned once you solve them."
+        )
+        return
+    left = next(kata for kata in chosen if kata.name not in solved)
+    click.echo("Solve these alone, without hints. next: kata start " + left.name)

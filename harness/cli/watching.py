@@ -1,0 +1,114 @@
+"""`kata watch`: on every save, how far the code has come, and one key for what helps."""
+
+import select
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from harness.cli import draw
+from harness.cli.house import KATA, House
+from harness.cli.practise import judge
+from harness.environment import device_present
+from harness.kata import Kata
+from harness.runner import Outcome, run_kata
+from harness.stages import Stage, stage_of
+
+KEYS = "h hint · l list · s solution · q quit"
+POLL_MS = 200
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.option("--once", is_flag=True, help="Look once and leave.")
+@click.pass_obj
+def watch(house: House, kata: Kata, once: bool) -> None:
+    """Judge on every save, stage by stage, and stop at the first red; all green is kept."""
+    from watchfiles import watch as changes
+
+    device = "cuda" if device_present() else "cpu"
+    passed = _look(house, kata, device)
+    if once:
+        sys.exit(0 if passed else 1)
+    with _single_keys() as key:
+        click.echo(KEYS)
+        # the folder, since editors replace the file
+        for found in changes(
+            kata.folder, rust_timeout=POLL_MS, yield_on_timeout=True, raise_interrupt=False
+        ):
+            if any(path == str(kata.file) for _, path in found):
+                _look(house, kata, device)
+                click.echo(KEYS)
+            pressed = key()
+            if pressed == "q":
+                break
+            if pressed:
+                _answer(house, kata, pressed)
+
+
+def _look(house: House, kata: Kata, device: str) -> bool:
+    """One look, and a verdict that is kept when there is nothing red."""
+    click.clear()
+    with draw.waiting(f"{kata.name} on {device}"):
+        seen = run_kata(kata, impl="yours", device=device, extra=["--staged", "-x"])
+    for line in stage_lines(seen):
+        click.echo(line)
+    if seen.status != "passed":
+        return False
+    outcome = judge(house, kata, "yours", device, None, None)
+    draw.outcome(kata, outcome, "yours", house.shown(kata.file), gpu=device_present())
+    return outcome.status == "passed"
+
+
+def stage_lines(seen: Outcome) -> Iterator[str]:
+    """A line for each stage up to the first red one, then what was red."""
+    red = next((check for check in seen.checks if check.outcome == "failed"), None)
+    if red is None and seen.status != "passed":
+        yield f"✗ import: {seen.reason}"
+        return
+    yield "✓ import"
+    for stage in Stage:
+        here = [check for check in seen.checks if stage_of(check.name) == stage]
+        if red in here and red is not None:
+            yield f"✗ {stage.value}: {red.name}: {red.message}"
+            return
+        if here:
+            yield f"✓ {stage.value} ({len(here)})"
+
+
+def _answer(house: House, kata: Kata, key: str) -> None:
+    from harness.cli.browse import hint, list_katas
+    from harness.cli.practise import diff
+
+    context = click.get_current_context()
+    if key == "h":
+        context.invoke(hint, kata=kata)
+    elif key == "l":
+        context.invoke(list_katas, week=kata.week)
+    elif key == "s" and click.confirm("Show the reference? It counts as having seen it."):
+        context.invoke(diff, kata=kata)
+
+
+@contextmanager
+def _single_keys() -> Iterator[Callable[[], str]]:
+    """A function that returns a key pressed meanwhile, or nothing; no keys without a terminal."""
+    if not sys.stdin.isatty():
+        yield lambda: ""
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+
+    def key() -> str:
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+        return sys.stdin.read(1) if ready else ""
+
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+COMMANDS = [watch]

@@ -1,0 +1,180 @@
+"""Results of real devices held against the thresholds: those kept here, and made-up ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import measured
+from harness.catalog import load_curriculum
+from harness.progress import Measurement
+from harness.runner import Outcome
+
+ROOT = Path(__file__).parents[1]
+SPEED = """
+[[speed]]
+kind = "roofline"
+fraction = 0.8
+profiles = { t4 = 0.5 }
+case = { n = 7, dtype = "float32" }
+"""
+ID = "week01/doubled"
+
+
+@pytest.fixture
+def timed(mini):
+    """The tiny kata with a threshold on the clock."""
+    file = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    file.write_text(file.read_text() + SPEED)
+    return mini
+
+
+@pytest.fixture
+def katas(timed):
+    return {kata.id: kata for kata in load_curriculum(timed).katas.values()}
+
+
+def figure(value, *, name="roofline", outcome="passed"):
+    return {
+        "name": name,
+        "meter": "roofline",
+        "value": value,
+        "limit": 0.8,
+        "detail": {"median": 1e-4, "outcome": outcome},
+    }
+
+
+def results(value, *, profile="h200_sxm", date="2026-01-01", naive=None, **more):
+    judged = {"status": "passed", "measurements": [figure(value, **more)]}
+    if naive is not None:
+        judged["wrong:naive"] = {"status": "failed", "measurements": [figure(naive)]}
+    return {
+        "impl": "solution",
+        "date": f"{date}T00:00:00+00:00",
+        "profile": profile,
+        "katas": {ID: judged},
+    }
+
+
+def problems(katas, *found):
+    return [row["problem"] for row in measured.rows(found, katas)]
+
+
+def test_the_kept_results_hold():
+    katas = {kata.id: kata for kata in load_curriculum(ROOT).katas.values()}
+    rows = measured.rows(measured.load_results(ROOT / "hardware_profiles" / "measured"), katas)
+    assert rows, "expected results of at least one device"
+    assert [row for row in rows if row["problem"]] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "profile", "holds"),
+    [
+        (0.85, "h200_sxm", True),
+        (0.83, "h200_sxm", False),  # 0.8 x 1.05 = 0.84
+        (0.53, "t4", True),  # the profile's own limit
+        (0.52, "t4", False),
+    ],
+)
+def test_the_reference_has_five_percent_to_spare(katas, value, profile, holds):
+    (problem,) = problems(katas, results(value, profile=profile))
+    assert (problem == "") == holds
+    assert holds or "does not clear 0.8 by 5%" in problem or profile == "t4"
+
+
+def test_a_naive_version_that_is_fast_enough_is_a_problem(katas):
+    assert problems(katas, results(0.9, naive=0.79)) == ["", ""]
+    solution, naive = problems(katas, results(0.9, naive=0.81))
+    assert solution == ""
+    assert naive == "wrong:naive clears 0.8: the threshold rejects nothing"
+
+
+def test_a_later_measurement_takes_the_place_of_an_earlier_one(katas):
+    early, late = results(0.5), results(0.9, date="2026-02-01")
+    assert problems(katas, early, late) == ["", ""]
+    other = results(0.9, date="2026-02-01", profile="a100_sxm_80gb")
+    assert problems(katas, early, other)[0] != ""
+
+
+def test_a_threshold_that_is_gone_is_a_problem(katas):
+    (problem,) = problems(katas, results(0.9, name="vs nothing"))
+    assert "no threshold 'vs nothing' in kata.toml any more" in problem
+    (problem,) = problems({}, results(0.9))
+    assert "measure anew" in problem
+
+
+def test_what_was_not_graded_is_a_problem(katas):
+    (problem,) = problems(katas, results(0.9, outcome="not_graded"))
+    assert "not fit to be timed" in problem
+
+
+def outcome_of(value):
+    found = Measurement(
+        name="roofline",
+        meter="roofline",
+        value=value,
+        limit=0.8,
+        relation=">=",
+        passed=value >= 0.8,
+        detail={"outcome": "passed", "message": "", "median": 1e-4},
+    )
+    return Outcome(
+        status="passed", reason="", device="cuda", profile="h200_sxm", seed=1, checks=(),
+        measurements=(found,), versions={}, duration_s=1.0, output="",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """What `measure` had judged, with made-up figures in place of a GPU's."""
+    asked = []
+
+    def run_kata(kata, *, impl, device):
+        asked.append((kata.name, impl, device))
+        return outcome_of(0.3 if impl == "wrong:naive" else 0.9)
+
+    monkeypatch.setattr(measured, "run_kata", run_kata)
+    return asked
+
+
+def test_naive_versions_are_kept_beside_the_reference(katas, judged, tmp_path):
+    katas[ID].wrong.joinpath("naive.py").write_text('"""Wrong on purpose: slow."""\n')
+    found = measured.measure(katas.values(), naive=True)
+    assert judged == [("doubled", "solution", "cuda"), ("doubled", "wrong:naive", "cuda")]
+    measured.save(found, tmp_path / "one.json")
+    rows = measured.rows(measured.load_results(tmp_path), katas)
+    assert [(row["impl"], row["value"], row["problem"]) for row in rows] == [
+        ("solution", 0.9, ""),
+        ("wrong:naive", 0.3, ""),
+    ]
+
+
+def test_an_edit_called_naive_counts_and_other_katas_have_none(katas, judged):
+    kata = katas[ID]
+    assert not measured.has_naive(kata)
+    measured.measure([kata], naive=True)
+    assert judged == [("doubled", "solution", "cuda")]
+    edits = kata.wrong / "edits.toml"
+    edits.write_text(edits.read_text() + '\n[naive]\nwhy = "slow"\nfind = "a"\nreplace = "b"\n')
+    assert measured.has_naive(kata)
+    assert not measured.has_naive(replace(kata, week=2))
+
+
+def test_naive_versions_are_timed_when_asked_for_only(katas, judged):
+    katas[ID].wrong.joinpath("naive.py").touch()
+    found = measured.measure(katas.values())
+    assert "wrong:naive" not in found["katas"][ID]
+    assert len(judged) == 1
+
+
+@pytest.mark.parametrize(("value", "code"), [(0.9, 0), (0.81, 1)])
+def test_the_command_marks_what_does_not_hold(kata_command, timed, value, code):
+    # the tiny curriculum's copy of the profiles holds the results of real devices, too
+    folder = timed / "hardware_profiles" / "measured"
+    for file in folder.glob("*.json"):
+        file.unlink()
+    (folder / "one.json").write_text(json.dumps(results(value)))
+    done = kata_command("measured")
+    assert done.returncode == code, done.stderr
+    assert ("<- the reference does not clear 0.8 by 5%" in done.stdout) == bool(code)
