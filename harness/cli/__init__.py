@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from harness.catalog import find_root
-from harness.cli import browse, inspect, keep, learn, practise, prove, watching
+from harness.cli import browse, classroom, inspect, keep, learn, practise, prove, watching
 from harness.cli.house import House
 
 
@@ -35,6 +35,6 @@ def main(ctx: click.Context, root: Path | None) -> None:
     ctx.obj = House((root or find_root(Path.cwd())).resolve())
 
 
-for module in (learn, practise, watching, browse, inspect, prove, keep):
+for module in (learn, practise, watching, browse, inspect, prove, keep, classroom):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import click
 
@@ -9,10 +10,13 @@ from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.coverage import coverage_of
 from harness.errors import DeviceError, UsageProblem
+from harness.files import write_atomically
 from harness.hardware import find_profile, load_profiles
 from harness.kata import BACKENDS, Kata
 
 CALIBRATION_LIMIT_S = 600
+LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
+FORMATS = ("terminal", "html", "svg", "md", "json")
 
 
 @click.command("list")
@@ -20,7 +24,7 @@ CALIBRATION_LIMIT_S = 600
 @click.option("--part", type=int)
 @click.option("--backend", type=click.Choice(BACKENDS))
 @click.option("--concept", help="An id such as 09.4.")
-@click.option("--status", type=click.Choice(["untried", "attempted", "correct", "fast"]))
+@click.option("--status", type=click.Choice(LEVELS))
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
 def list_katas(
@@ -96,19 +100,29 @@ def coverage(house: House, week: int | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="terminal")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of here.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_obj
-def scorecard(house: House, as_json: bool) -> None:
-    """What you own, week by week."""
+def scorecard(house: House, form: str, output: Path | None, as_json: bool) -> None:
+    """What you own, what is due, what was measured: in the terminal, as HTML, SVG, MD or JSON."""
     from harness.scorecard import read_scorecard
-    from harness.scorecard.plain import as_json as to_json
+    from harness.scorecard.draw import drawn
     from harness.scorecard.terminal import print_scorecard
 
+    form = "json" if as_json else form
     card = read_scorecard(house.curriculum, house.progress, house.now())
-    if as_json:
-        click.echo(json.dumps(to_json(card), indent=2))
-    else:
+    if form == "terminal":
+        if output is not None:
+            raise UsageProblem("--output: expected --format html, svg, md or json, found terminal.")
         print_scorecard(card)
+        return
+    text = drawn(card, form)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    write_atomically(output, text.encode())
+    click.echo(f"{output}: {len(text) / 1024:.0f} KiB of {form}")
 
 
 @click.group()

@@ -2,10 +2,12 @@
 
 import platform
 import sys
+from pathlib import Path
 from typing import TextIO
 
 import click
 
+from harness.cli import draw
 from harness.cli.house import House
 from harness.environment import device_present, versions
 
@@ -29,6 +31,34 @@ def import_(house: House, source: TextIO) -> None:
 
 
 @click.command()
+@click.argument("card", metavar="SCORECARD.json", type=click.Path(path_type=Path, exists=True))
+@click.option("--sample", default=5, show_default=True, help="How many claims to judge again.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
+@click.pass_obj
+def verify(house: House, card: Path, sample: int, seed: int) -> None:
+    """Judge a sample of what a scorecard calls solved again: the same code, the same seed."""
+    from harness.verify import BROKEN, HELD, claims_of
+    from harness.verify import verify as verified
+
+    marks = {HELD: "✓", BROKEN: "✗"}
+    claims = claims_of(card)
+    with draw.waiting(f"judging {min(sample, len(claims))} of {len(claims)} claims again"):
+        found = verified(
+            claims,
+            house.curriculum,
+            house.workspace,
+            devices=["cpu", "cuda"] if device_present() else ["cpu"],
+            sample=sample,
+            seed=seed,
+        )
+    for one in found:
+        click.echo(f"{marks.get(one.verdict, '?')} {one.kata}: {one.verdict}: {one.why}")
+    held = sum(one.verdict == HELD for one in found)
+    click.echo(f"{held} of {len(found)} held, {len(claims)} claims in all.")
+    sys.exit(0 if found and held == len(found) else 1)
+
+
+@click.command()
 @click.pass_obj
 def doctor(house: House) -> None:
     """What is installed, what is missing, and the way out."""
@@ -48,4 +78,4 @@ def doctor(house: House) -> None:
 
 
 NEEDED = ("torch", "triton", "numba", "numba-cuda", "numpy")
-COMMANDS = [export, import_, doctor]
+COMMANDS = [export, import_, verify, doctor]

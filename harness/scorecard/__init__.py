@@ -75,10 +75,11 @@ class ItemLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A week, a part or the whole: how many of its items are at each level."""
+    """A week, a part or the whole (part 0): how many of its items are at each level."""
 
     number: int
     title: str
+    part: int
     items: Mapping[Level, int]
     covered: int
     katas: Mapping[Level, int]
@@ -189,19 +190,21 @@ def build_scorecard(
         )
         for item in covered
     )
+    part_of = {week: part.id for part in curriculum.parts for week in part.weeks}
     weeks = tuple(
-        _group(number, week.title, {number}, items, katas)
+        _group(number, week.title, part_of.get(number, 0), {number}, items, katas)
         for number, week in curriculum.weeks.items()
     )
     parts = tuple(
-        _group(part.id, part.name, set(part.weeks), items, katas) for part in curriculum.parts
+        _group(part.id, part.name, part.id, set(part.weeks), items, katas)
+        for part in curriculum.parts
     )
     forgotten = sorted(
         (one for one in known.values() if one.is_due(now)), key=lambda one: one.recall or 0.0
     )
     return Scorecard(
         at=now,
-        whole=_group(0, "Curriculum", set(curriculum.weeks), items, katas),
+        whole=_group(0, "Curriculum", 0, set(curriculum.weeks), items, katas),
         parts=parts,
         weeks=weeks,
         items=items,
@@ -251,6 +254,7 @@ def _evidence(proof: Attempt) -> Evidence:
 def _group(
     number: int,
     title: str,
+    part: int,
     weeks: set[int],
     items: Iterable[ItemLine],
     katas: Iterable[KataLine],
@@ -261,6 +265,7 @@ def _group(
     return Group(
         number=number,
         title=title,
+        part=part,
         items={level: found[level] for level in Level},
         covered=sum(bool(item.katas) for item in here),
         katas={level: levels[level] for level in Level},

@@ -34,7 +34,8 @@ class OpStat:
     `cuda_us` is the time of that work in microseconds, of the op itself without those it called.
     `calls` counts calls of the op, `flops` and `bytes` the work of those whose work is known.
     `regime` is "compute", "memory", "latency" or "unknown", `sol_fraction` the time they take at
-    the speed of light over `cuda_us`; None where the regime is unknown.
+    the speed of light over `cuda_us` (above 1 where a cache helped); None where the regime is
+    unknown.
     """
 
     name: str
@@ -167,7 +168,7 @@ def _launching_ops(events: Sequence[Event]) -> dict[int, Event]:
         thread.sort(key=lambda event: (event["ts"], event["cat"] != "cpu_op", -event["dur"]))
         stack: list[Event] = []
         for event in thread:
-            while stack and stack[-1]["ts"] + stack[-1]["dur"] < event["ts"]:
+            while stack and stack[-1]["ts"] + stack[-1]["dur"] <= event["ts"]:
                 stack.pop()
             if event["cat"] == "cpu_op":
                 stack.append(event)

@@ -39,12 +39,13 @@ def warp_lane(tid: tuple[int, ...], block: tuple[int, ...], warp_size: int = 32)
         warp_size: Threads in a warp.
 
     Raises:
-        ValueError: `block` has over 1024 threads, or `tid` lies outside it; the message names
-            which.
+        ValueError: `block` has over 1024 threads, or `tid` lies outside it or has another number
+            of axes; the message names which.
     """
     if math.prod(block) > MAX_THREADS:
         raise ValueError(f"block: expected at most {MAX_THREADS} threads, found {block}")
-    if not all(0 <= index < size for index, size in zip(tid, block, strict=True)):
+    inside = [0 <= index < size for index, size in zip(tid, block, strict=False)]
+    if len(tid) != len(block) or not all(inside):
         raise ValueError(f"tid: expected a thread of the block {block}, found {tid}")
     linear = 0
     for index, size in zip(reversed(tid), reversed(block), strict=True):
@@ -107,12 +108,14 @@ def best_tile(
         m: Rows of the matrix.
         n: Columns of the matrix.
         tiles: The candidates.
-        tile_time: How long a block takes with such a tile, on an SM as full as it gets.
+        tile_time: How long a block takes with such a tile, on an SM as full as it gets; in any
+            unit, and it need not be a whole number.
         blocks_per_sm: Blocks that one SM holds at a time, whatever the tile.
         profile: Whose `sms` count.
 
     Raises:
-        ValueError: there are no `tiles`, or `launch_shape` would refuse one.
+        ValueError: there are no `tiles`, or `launch_shape` would refuse the matrix, one of the
+            tiles or `blocks_per_sm`; the message names which.
     """
 
     def finished_at(tile: Tile) -> float:

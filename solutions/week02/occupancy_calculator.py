@@ -73,7 +73,7 @@ def occupancy(threads: int, regs_per_thread: int, smem_bytes: int, limits: Limit
         limits: Of the architecture.
 
     Raises:
-        ValueError: an argument with which the launch would fail; the message names it.
+        ValueError: an argument that no block may have; the message names it.
     """
     if not 1 <= threads <= MAX_THREADS:
         raise ValueError(f"threads: expected 1 to {MAX_THREADS}, found {threads}")
@@ -114,7 +114,8 @@ def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits:
         limits: Of the architecture.
 
     Raises:
-        ValueError: no block size can be launched; the message names `smem_fn`.
+        ValueError: no block size can be launched, the message names `smem_fn`; or
+            `regs_per_thread` is out of range, then it names that.
     """
     found = {}
     for threads in range(WARP, MAX_THREADS + 1, WARP):

@@ -49,15 +49,15 @@ def mean_pool_kv(
     head is the mean of the heads whose place it takes.
 
     Raises:
-        ValueError: `heads` does not divide the rows of `w`, or `kv_heads` does not divide
-            `heads`; the message names which of the two.
+        ValueError: `heads` is below 1 or does not divide the rows of `w`, or `kv_heads` is below
+            1 or does not divide `heads`; the message names which of the two.
 
     Source: Ainslie et al. 2023, section 2.1.
     """
     rows, model = w.shape
-    if rows % heads:
+    if heads < 1 or rows % heads:
         raise ValueError(f"heads: expected a divisor of the {rows} rows of w, found {heads}")
-    if heads % kv_heads:
+    if kv_heads < 1 or heads % kv_heads:
         raise ValueError(f"kv_heads: expected a divisor of heads = {heads}, found {kv_heads}")
     grouped = w.reshape(kv_heads, heads // kv_heads, rows // heads, model)
     return grouped.mean(dim=1).flatten(0, 1)

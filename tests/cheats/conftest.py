@@ -49,9 +49,11 @@ class Verdicts:
     def __init__(self, events):
         self.failed = defaultdict(dict)
         self.outcomes = defaultdict(set)
+        self.judged = defaultdict(set)
         for event in events:
             name = Path(event["impl"]).stem
             self.outcomes[name].add(event["outcome"])
+            self.judged[name].add(event["name"])
             if event["outcome"] == "failed":
                 self.failed[name][event["name"]] = f"{event['message']}\n{event['details']}"
 

@@ -11,18 +11,24 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(not device_present(), reason="needs a GPU"),
 ]
-MATCHES = "test_matches_reference[7-float32]"
+MATCHES, SPEED = "test_matches_reference[7-float32]", "test_speed[vs slow]"
 
 
 @pytest.fixture(scope="module")
 def verdicts(judge):
     files = sorted((Path(__file__).parent / "device").glob("*.py"))
-    return judge("doubled", files, "--device=cuda", "-k", "not test_speed and not allocates")
+    chosen = "not allocates and not (answers_on_the_host and test_speed)"
+    return judge("doubled", files, "--device=cuda", "-k", chosen)
 
 
 def test_work_left_on_another_stream_is_seen(verdicts):
     words = verdicts.failed["on_another_stream"][MATCHES]
     assert "the result changed after the call had returned" in words
+
+
+def test_work_left_on_another_stream_is_seen_while_timed(verdicts):
+    words = verdicts.failed["on_another_stream"][SPEED]
+    assert "work was left running" in words or "timed result: " in words
 
 
 def test_an_answer_on_the_host_is_refused(verdicts):
@@ -33,3 +39,4 @@ def test_an_answer_on_the_host_is_refused(verdicts):
 def test_a_stream_that_is_waited_for_is_no_offence(verdicts):
     for honest in ("joins_its_stream", "solution"):
         assert verdicts.outcomes[honest] == {"passed"}, verdicts.words(honest)
+        assert SPEED in verdicts.judged[honest]

@@ -32,7 +32,8 @@ UNTIMED = {
     "patched_allclose": "found replaced: torch.allclose, torch.equal",
     "patched_method": "found replaced: torch.Tensor.norm",
     "patched_harness": "found replaced: harness.judge.guarded.assert_matches",
-    "patched_code": "harness.judge.correctness.assert_matches",
+    # by the name of any of the modules that have it
+    "patched_code": ".assert_matches",
     "patched_oracle": "values off",
     "patched_watch": "found replaced: the judge's watch",
     "asks_the_oracle": "oracle.reference: the code under test may not call this",

@@ -46,10 +46,8 @@ class Event:
 class VirtualDevice:
     """Runs one kernel; `launch` queues it."""
 
-    l2_bytes = 40 * MIB
-
-    def __init__(self, kernel):
-        self.kernel = kernel
+    def __init__(self, kernel, l2_bytes=40 * MIB):
+        self.kernel, self.l2_bytes = kernel, l2_bytes
         self.host_ms = 0.0  # now, on the host
         self.idle_from_ms = 0.0  # when the queue will be empty
         self.busy_ms = 0.0

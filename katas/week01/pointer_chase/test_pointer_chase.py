@@ -41,6 +41,13 @@ def test_all_cycles_are_alike(kata):
     assert min(drawn.values()) > 50
 
 
+def test_next_slot_may_be_anywhere(kata):
+    """Two random slots of n are n / 3 apart on the average; of a million, to within 0.1 %."""
+    n = 2**20
+    apart = np.abs(kata.one_cycle(n, seed=8) - np.arange(n)).mean()
+    assert math.isclose(apart, n / 3, rel_tol=0.01)
+
+
 def test_seed_decides(kata):
     first, again, other = (kata.one_cycle(100, seed).tolist() for seed in (1, 1, 2))
     assert first == again
@@ -99,10 +106,12 @@ def test_knees_by_hand(kata):
     assert kata.knees(sizes, [5.0, 5.1, 5.2, 20.0, 20.5, 90.0, 91.0]) == [64, 256]
     # 128 lies on a step, and 32 was disturbed
     assert kata.knees(sizes, [5.0, 8.0, 5.2, 20.0, 90.0, 90.5, 91.0]) == [64]
+    # 1024 alone is no level, so that nothing ends the one before
+    assert kata.knees(sizes, [5.0, 5.1, 5.2, 20.0, 20.5, 20.2, 90.0]) == [64]
 
 
-# a disturbed size at the start, before the last of a level, and in the last level
-@pytest.mark.parametrize("disturbed", [(), (0,), (4,), (12,), (16,), (0, 8, 16)])
+# a disturbed size at the start, before the last of a level, in the last level, and two together
+@pytest.mark.parametrize("disturbed", [(), (0,), (4,), (12,), (16,), (8, 9), (0, 8, 16)])
 @pytest.mark.parametrize("steps", [(), (0,), (0, 1)])
 def test_knees_of_a_profile(kata, oracle, seed, steps, disturbed):
     sizes, ns, knees = oracle.ladder(

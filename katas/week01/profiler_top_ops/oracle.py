@@ -17,23 +17,23 @@ def key_averages():
     return {name: (cuda_us[name], calls[name]) for name in cuda_us}
 
 
-def op(name, ts, dur, *, tid=1, cat="cpu_op", shapes=None):
-    """An op on a CPU thread; with `shapes` its operands are float16."""
-    args = {"Input Dims": shapes, "Input type": ["c10::Half"] * len(shapes)} if shapes else {}
-    return _event(cat, name, ts, dur, tid, args)
+def op(name, ts, dur, *, pid=100, tid=1, cat="cpu_op", shapes=None, kind="c10::Half"):
+    """An op on a CPU thread; with `shapes` its operands are of type `kind`."""
+    args = {"Input Dims": shapes, "Input type": [kind] * len(shapes)} if shapes else {}
+    return _event(cat, name, ts, dur, pid, tid, args)
 
 
-def launch(correlation, ts, *, tid=1, cat="cuda_runtime", name="cudaLaunchKernel"):
+def launch(correlation, ts, *, pid=100, tid=1, cat="cuda_runtime", name="cudaLaunchKernel"):
     """A call on a CPU thread that puts work on the GPU."""
-    return _event(cat, name, ts, 1.0, tid, {"correlation": correlation})
+    return _event(cat, name, ts, 1.0, pid, tid, {"correlation": correlation})
 
 
 def kernel(correlation, ts, dur, *, stream=7, cat="kernel"):
     """Work on a stream of the GPU."""
-    return _event(cat, "kernel<…>", ts, dur, stream, {"correlation": correlation}, pid=0)
+    return _event(cat, "kernel<…>", ts, dur, 0, stream, {"correlation": correlation})
 
 
-def _event(cat, name, ts, dur, tid, args, pid=100):
+def _event(cat, name, ts, dur, pid, tid, args):
     where = {"pid": pid, "tid": tid, "ts": ts, "dur": dur}
     return {"ph": "X", "cat": cat, "name": name, **where, "args": args}
 

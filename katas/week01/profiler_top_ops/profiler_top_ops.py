@@ -34,7 +34,8 @@ class OpStat:
     `cuda_us` is the time of that work in microseconds, of the op itself without those it called.
     `calls` counts calls of the op, `flops` and `bytes` the work of those whose work is known.
     `regime` is "compute", "memory", "latency" or "unknown", `sol_fraction` the time they take at
-    the speed of light over `cuda_us`; None where the regime is unknown.
+    the speed of light over `cuda_us` (above 1 where a cache helped); None where the regime is
+    unknown.
     """
 
     name: str

@@ -1,9 +1,8 @@
 """Who spent the GPU's time: a captured GPT-2 forward pass, and small traces with known answers."""
 
+import copy
 import math
 import random
-import sys
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -30,23 +29,6 @@ def gpt2(kata, oracle):
 def times(kata, profile, trace, k=99):
     """GPU microseconds and calls, op by op."""
     return {stat.name: (stat.cuda_us, stat.calls) for stat in kata.top_ops(trace, k, profile)}
-
-
-@contextmanager
-def at_most_lines(limit):
-    """Count the lines of Python run inside, and stop whoever runs more than `limit`."""
-    count, before = [0], sys.gettrace()
-
-    def tracer(frame, event, arg):
-        count[0] += event == "line"
-        assert count[0] <= limit, f"over {limit} lines of Python: is there a loop in a loop?"
-        return tracer
-
-    sys.settrace(tracer)
-    try:
-        yield count
-    finally:
-        sys.settrace(before)
 
 
 # ---- the captured forward pass -------------------------------------------------------------
@@ -107,7 +89,7 @@ def test_the_innermost_op_gets_the_time(kata, oracle, h200):
         oracle.op("aten::t", 5, 5),
         oracle.op("aten::addmm", 20, 30),
         oracle.launch(1, 25),
-        oracle.launch(2, 60),  # after addmm has returned
+        oracle.launch(2, 50),  # addmm has just returned
         oracle.kernel(1, 200, 7.0),
         oracle.kernel(2, 300, 3.0),
     )
@@ -136,17 +118,21 @@ def test_only_ops_count_as_ops(kata, oracle, h200):
 
 
 def test_a_launch_belongs_to_its_own_thread(kata, oracle, h200):
-    # the backward pass runs on a thread of its own, while the main thread waits within an op
+    # backward passes run on threads of their own, while the main thread waits within an op; another
+    # process numbers its threads from 1, too
+    main, backward, other = {"tid": 1}, {"tid": 2}, {"pid": 101, "tid": 1}
     trace = oracle.trace(
-        oracle.op("aten::item", 0, 100, tid=1),
-        oracle.op("aten::mm", 10, 20, tid=2),
-        oracle.op("aten::mul", 12, 60, tid=3),
-        oracle.launch(1, 15, tid=2),
-        oracle.launch(2, 16, tid=1),
+        oracle.op("aten::item", 0, 100, **main),
+        oracle.op("aten::mm", 10, 20, **backward),
+        oracle.op("aten::mm", 10, 60, **other),
+        oracle.launch(1, 15, **backward),
+        oracle.launch(2, 16, **main),
+        oracle.launch(3, 17, **other),
         oracle.kernel(1, 200, 7.0),
         oracle.kernel(2, 300, 3.0),
+        oracle.kernel(3, 400, 2.0),
     )
-    assert times(kata, h200, trace) == {"aten::mm": (7.0, 1), "aten::item": (3.0, 1)}
+    assert times(kata, h200, trace) == {"aten::mm": (9.0, 2), "aten::item": (3.0, 1)}
 
 
 @pytest.mark.parametrize("work", ["kernel", "gpu_memcpy", "gpu_memset"])
@@ -187,15 +173,18 @@ def test_work_that_no_op_launched_is_unattributed(kata, oracle, h200):
         oracle.kernel(99, 230, 4.0),  # launched before the trace began
     )
     assert times(kata, h200, trace) == {"<unattributed>": (10.0, 2), "aten::mm": (2.0, 1)}
-    assert kata.top_ops(trace, 1, h200)[0].regime == "unknown"
+    [stat] = kata.top_ops(trace, 1, h200)
+    assert (stat.name, stat.regime, stat.sol_fraction) == ("<unattributed>", "unknown", None)
 
 
 @given(order=st.randoms(use_true_random=False))
 def test_the_order_of_events_says_nothing(kata, oracle, h200, order):
     trace = oracle.forward(layers=4)
     order.shuffle(trace["traceEvents"])
+    before = copy.deepcopy(trace)
     assert times(kata, h200, trace) == {"aten::addmm": (20.0, 4)}
     assert kata.gpu_busy_fraction(trace) == 20 / 65  # 5 of every 20 us, up to the last
+    assert trace == before
 
 
 def test_k_ops_the_longest_first(kata, oracle, h200):
@@ -212,47 +201,77 @@ def test_k_ops_the_longest_first(kata, oracle, h200):
 # ---- the roof ------------------------------------------------------------------------------
 
 
-def one_op(oracle, shapes, dur, name="aten::mm"):
-    return oracle.trace(
-        oracle.op(name, 0, 100, shapes=shapes), oracle.launch(1, 1), oracle.kernel(1, 20, dur)
-    )
+def one_op(oracle, shapes, dur, kind="c10::Half"):
+    op = oracle.op("aten::mm", 0, 100, shapes=shapes, kind=kind)
+    return oracle.trace(op, oracle.launch(1, 1), oracle.kernel(1, 20, dur))
+
+
+CUBE = [[4096, 4096], [4096, 4096]]
+ROW = [[1, 8192], [8192, 8192]]
+ROW_BYTES = 2 * (8192**2 + 2 * 8192)
 
 
 @pytest.mark.parametrize(
-    ("shapes", "regime", "least_us"),
+    ("shapes", "kind", "regime", "least_us"),
     [
-        ([[4096, 4096], [4096, 4096]], "compute", 2 * 4096**3 / 989.4e6),
-        ([[16, 8192], [8192, 8192]], "memory", 2 * (8192**2 + 2 * 16 * 8192) / 4.8e6),
-        ([[64, 64], [64, 64]], "latency", 2 * 3 * 64**2 / 4.8e6),  # 5 ns, under the floor of 2 us
+        (CUBE, "c10::Half", "compute", 2 * 4096**3 / 989.4e6),
+        (CUBE, "float", "compute", 2 * 4096**3 / 67e6),
+        (ROW, "c10::Half", "memory", ROW_BYTES / 4.8e6),
+        (ROW, "long int", "memory", 4 * ROW_BYTES / 4.8e6),  # no FLOPs, and no peak
+        ([[64, 64], [64, 64]], "c10::Half", "latency", 2 * 3 * 64**2 / 4.8e6),  # 5 ns of 2 us
     ],
 )
-def test_regimes(kata, oracle, h200, shapes, regime, least_us):
-    [stat] = kata.top_ops(one_op(oracle, shapes, 2 * least_us), 1, h200)
+def test_regimes(kata, oracle, h200, shapes, kind, regime, least_us):
+    for fraction in (0.5, 2.0):  # what is in a cache comes faster than memory could send it
+        [stat] = kata.top_ops(one_op(oracle, shapes, least_us / fraction, kind), 1, h200)
+        assert stat.regime == regime
+        assert math.isclose(stat.sol_fraction, fraction, rel_tol=REORDERED)
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "regime", "least_us"),
+    [
+        ({"bandwidth": 320e9}, "memory", ROW_BYTES / 320e3),
+        ({"peak": {"float16": 0.5e12}}, "compute", 2 * 8192**2 / 0.5e6),
+        ({"launch_s": 1e-3}, "latency", ROW_BYTES / 4.8e6),
+    ],
+    ids=["bandwidth", "peak", "launch"],
+)
+def test_another_gpu_has_another_roof(kata, oracle, h200, ceiling, regime, least_us):
+    [stat] = kata.top_ops(one_op(oracle, ROW, 1000.0), 1, replace(h200, **ceiling))
     assert stat.regime == regime
-    assert math.isclose(stat.sol_fraction, 0.5, rel_tol=REORDERED)
-
-
-def test_each_call_has_a_roof_of_its_own(kata, oracle, h200):
-    events = [
-        oracle.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]]),  # 139 us of arithmetic
-        oracle.op("aten::mm", 100, 50, shapes=[[1, 8192], [8192, 8192]]),  # 28 us of reading
-        *(oracle.launch(at, 100 * at + 1) for at in (0, 1)),
-        *(oracle.kernel(at, 1000 * at + 200, 500.0) for at in (0, 1)),
-    ]
-    [stat] = kata.top_ops(oracle.trace(*events), 1, h200)
-    least_us = 2 * 4096**3 / 989.4e6 + 2 * (8192**2 + 2 * 8192) / 4.8e6
-    assert stat.regime == "compute"
     assert math.isclose(stat.sol_fraction, least_us / 1000, rel_tol=REORDERED)
 
 
+def calls_of(oracle, *shapes, dur):
+    """Calls of one op, one after the other, each with its operands and a kernel."""
+    events = []
+    for at, operands in enumerate(shapes):
+        events.append(oracle.op("aten::mm", 100 * at, 50, shapes=operands))
+        events += [oracle.launch(at, 100 * at + 1), oracle.kernel(at, 1000 * at + 200, dur)]
+    return oracle.trace(*events)
+
+
+@pytest.mark.parametrize(("rows", "regime"), [(4, "compute"), (5, "memory")])
+def test_each_call_has_a_roof_of_its_own(kata, oracle, h200, rows, regime):
+    # 139 us of arithmetic in one call, 28 us of reading in each of the others
+    [stat] = kata.top_ops(calls_of(oracle, CUBE, *[ROW] * rows, dur=500.0), 1, h200)
+    least_us = 2 * 4096**3 / 989.4e6 + rows * ROW_BYTES / 4.8e6
+    assert stat.regime == regime
+    assert math.isclose(stat.sol_fraction, least_us / (500 * (1 + rows)), rel_tol=REORDERED)
+
+
+def test_many_short_calls_are_still_short(kata, oracle, h200):
+    # 1.3 us each, less than a launch; 13 us together
+    trace = calls_of(oracle, *[[[1024, 1024], [1024, 1024]]] * 10, dur=4.0)
+    [stat] = kata.top_ops(trace, 1, replace(h200, peak={"float16": 1e16}))
+    assert stat.regime == "latency"
+    assert math.isclose(stat.sol_fraction, 2 * 3 * 1024**2 / 4.8e6 / 4, rel_tol=REORDERED)
+
+
 def test_one_call_of_unknown_work_makes_the_op_unknown(kata, oracle, h200):
-    events = [
-        oracle.op("aten::mm", 0, 50, shapes=[[64, 64], [64, 64]]),
-        oracle.op("aten::mm", 100, 50),  # recorded without shapes
-        *(oracle.launch(at, 100 * at + 1) for at in (0, 1)),
-        *(oracle.kernel(at, 1000 * at + 200, 5.0) for at in (0, 1)),
-    ]
-    [stat] = kata.top_ops(oracle.trace(*events), 1, h200)
+    trace = calls_of(oracle, [[64, 64], [64, 64]], None, dur=5.0)  # one is recorded without shapes
+    [stat] = kata.top_ops(trace, 1, h200)
     assert (stat.regime, stat.sol_fraction) == ("unknown", None)
     assert stat.flops == 2 * 64**3
 
@@ -283,14 +302,14 @@ def test_copies_keep_the_gpu_busy(kata, oracle):
 # ---- cost and bad input --------------------------------------------------------------------
 
 
-def test_no_loop_in_a_loop(kata, oracle, h200, cost, seed):
+def test_no_loop_in_a_loop(kata, oracle, h200, lines, cost, seed):
     trace = oracle.forward(layers=1000)
     random.Random(seed).shuffle(trace["traceEvents"])
     events = len(trace["traceEvents"])
-    with at_most_lines(200 * events) as lines:
+    with lines(limit=200 * events) as counted:
         found = times(kata, h200, trace)
     assert found == {"aten::addmm": (5000.0, 1000)}
-    cost.check("instructions", lines[0] / events)
+    cost.check("instructions", counted.lines / events)
 
 
 @pytest.mark.parametrize("events", [None, [], ["op", "launch"]], ids=["no list", "empty", "cpu"])

@@ -2,8 +2,6 @@
 
 import math
 import random
-import sys
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,23 +15,6 @@ TILE = (256, 128)
 def a100(profile):
     """The SMs and warps of an A100, whatever GPU counts in this session."""
     return replace(profile, sms=108, warp_size=32)
-
-
-@contextmanager
-def at_most_lines(limit):
-    """Count the lines of Python run inside, and stop whoever runs more than `limit`."""
-    count, before = [0], sys.gettrace()
-
-    def trace(frame, event, arg):
-        count[0] += event == "line"
-        assert count[0] <= limit, f"over {limit} lines of Python for one launch: is there a loop?"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield count
-    finally:
-        sys.settrace(before)
 
 
 # ---- threads into warps --------------------------------------------------------------------
@@ -84,6 +65,14 @@ def test_one_column_more_takes_a_second_wave(kata, a100):
     assert over.wave_efficiency == 117 / 216  # 0.542
 
 
+def test_a_gpu_with_more_sms_needs_fewer_waves(kata, a100):
+    waves = [
+        kata.launch_shape(2304, 1537, TILE, 256, 1, replace(a100, sms=sms)).waves
+        for sms in (108, 132, 39)
+    ]
+    assert waves == [2, 1, 3]  # of 117 blocks
+
+
 def test_the_edge_of_a_tile_is_padding(kata, a100):
     assert kata.launch_shape(2304, 1536, TILE, 256, 1, a100).tile_efficiency == 1.0
     over = kata.launch_shape(2304, 1537, TILE, 256, 1, a100)
@@ -121,18 +110,18 @@ def test_waves_agree_with_blocks_handed_out_one_by_one(kata, oracle, a100, m, n,
     assert shape.waves == oracle.makespan(shape.blocks, sms * per_sm, block_time=1)
 
 
-def test_waves_are_exact_past_the_integers_of_a_float(kata, a100):
+def test_waves_are_exact_past_the_integers_of_a_float(kata, a100, lines):
     # one block more than fills 10^15 waves; 2^53 is 9 · 10^15
-    with at_most_lines(10_000):
+    with lines(limit=10_000):
         shape = kata.launch_shape(108 * 10**15 + 1, 1, (1, 1), 32, 1, a100)
     assert shape.waves == 10**15 + 1
 
 
-def test_a_trillion_blocks_take_no_loop(kata, a100, cost):
-    with at_most_lines(10_000) as lines:
+def test_a_trillion_blocks_take_no_loop(kata, a100, lines, cost):
+    with lines(limit=10_000) as counted:
         shape = kata.launch_shape(10**6 * 256, 10**6 * 128, TILE, 256, 1, a100)
     assert (shape.blocks, shape.waves) == (10**12, 9_259_259_260)
-    cost.check("instructions", lines[0])
+    cost.check("instructions", counted.lines)
 
 
 # ---- the tile that is done first -----------------------------------------------------------
@@ -140,11 +129,11 @@ def test_a_trillion_blocks_take_no_loop(kata, a100, cost):
 
 def test_the_best_tile_changes_with_the_last_column(kata, a100):
     # a quarter of the work takes a third of the time: small tiles reuse less
-    time_of = {(256, 128): 6.0, (128, 64): 2.0}
+    time_of = {(256, 128): 6e-6, (128, 64): 2e-6}
     both = [(128, 64), (256, 128)]
-    # large: 1 wave, 6.0; small: 432 blocks, 4 waves, 8.0
+    # large: 1 wave, 6 us; small: 432 blocks, 4 waves, 8 us
     assert kata.best_tile(2304, 1536, both, time_of.get, 1, a100) == (256, 128)
-    # large: 2 waves, 12.0; small: 450 blocks, 5 waves, 10.0
+    # large: 2 waves, 12 us; small: 450 blocks, 5 waves, 10 us
     assert kata.best_tile(2304, 1537, both, time_of.get, 1, a100) == (128, 64)
 
 
@@ -153,10 +142,15 @@ def test_of_equal_tiles_the_first_is_taken(kata, a100):
     assert kata.best_tile(512, 512, iter(tiles), lambda tile: 1.0, 1, a100) == (64, 128)
 
 
+def test_an_empty_matrix_is_done_at_once_with_any_tile(kata, a100):
+    # 256 · 128 us a block against 64 · 64, but there are no blocks
+    assert kata.best_tile(0, 512, [TILE, (64, 64)], math.prod, 1, a100) == TILE
+
+
 def test_best_tile_is_done_as_early_as_any(kata, oracle, a100, seed):
     draw = random.Random(seed)
     for _ in range(200):
-        m, n, sms, per_sm = (draw.randint(1, high) for high in (70, 70, 9, 2))
+        m, n, sms, per_sm = (draw.randint(1, high) for high in (70, 70, 9, 4))
         tiles = [(draw.randint(8, 32), draw.randint(8, 32)) for _ in range(4)]
         # whole numbers, so that adding them up is exact
         times = {tile: math.prod(tile) + draw.randint(0, 200) for tile in tiles}
@@ -183,7 +177,7 @@ def test_a_block_that_is_too_large_has_no_lanes(kata):
         kata.warp_lane((0, 0, 0), (32, 33, 1))
 
 
-@pytest.mark.parametrize("tid", [(8, 0), (0, -1)])
+@pytest.mark.parametrize("tid", [(8, 0), (0, -1), (0,), (0, 0, 0)])
 def test_a_thread_outside_its_block_is_refused(kata, tid):
     with pytest.raises(ValueError, match="tid"):
         kata.warp_lane(tid, (8, 8))
@@ -208,4 +202,13 @@ def test_an_sm_without_room_for_a_block_is_refused(kata, a100):
 
 def test_no_tiles_to_choose_from_is_refused(kata, a100):
     with pytest.raises(ValueError, match="tiles"):
-        kata.best_tile(512, 512, [], lambda tile: 1.0, 1, a100)
+        kata.best_tile(512, 512, iter([]), math.prod, 1, a100)
+
+
+@pytest.mark.parametrize(
+    ("m", "tile", "per_sm", "name"),
+    [(-1, TILE, 1, "m, n"), (512, (256, -1), 1, "tile"), (512, TILE, 0, "blocks_per_sm")],
+)
+def test_best_tile_checks_what_a_launch_checks(kata, a100, m, tile, per_sm, name):
+    with pytest.raises(ValueError, match=name):
+        kata.best_tile(m, 512, [(64, 64), tile], math.prod, per_sm, a100)

@@ -39,8 +39,8 @@ def warp_lane(tid: tuple[int, ...], block: tuple[int, ...], warp_size: int = 32)
         warp_size: Threads in a warp.
 
     Raises:
-        ValueError: `block` has over 1024 threads, or `tid` lies outside it; the message names
-            which.
+        ValueError: `block` has over 1024 threads, or `tid` lies outside it or has another number
+            of axes; the message names which.
     """
     raise NotImplementedError  # TODO(kata): check, number the thread, split (about 8 lines)
 
@@ -81,11 +81,13 @@ def best_tile(
         m: Rows of the matrix.
         n: Columns of the matrix.
         tiles: The candidates.
-        tile_time: How long a block takes with such a tile, on an SM as full as it gets.
+        tile_time: How long a block takes with such a tile, on an SM as full as it gets; in any
+            unit, and it need not be a whole number.
         blocks_per_sm: Blocks that one SM holds at a time, whatever the tile.
         profile: Whose `sms` count.
 
     Raises:
-        ValueError: there are no `tiles`, or `launch_shape` would refuse one.
+        ValueError: there are no `tiles`, or `launch_shape` would refuse the matrix, one of the
+            tiles or `blocks_per_sm`; the message names which.
     """
     raise NotImplementedError  # TODO(kata): the least time, not the least waste (about 7 lines)

@@ -73,7 +73,7 @@ def occupancy(threads: int, regs_per_thread: int, smem_bytes: int, limits: Limit
         limits: Of the architecture.
 
     Raises:
-        ValueError: an argument with which the launch would fail; the message names it.
+        ValueError: an argument that no block may have; the message names it.
     """
     raise NotImplementedError  # TODO(kata): blocks by each resource, the fewest (about 20 lines)
 
@@ -89,6 +89,7 @@ def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits:
         limits: Of the architecture.
 
     Raises:
-        ValueError: no block size can be launched; the message names `smem_fn`.
+        ValueError: no block size can be launched, the message names `smem_fn`; or
+            `regs_per_thread` is out of range, then it names that.
     """
     raise NotImplementedError  # TODO(kata): (about 10 lines)

@@ -1,5 +1,7 @@
 """Resident blocks by hand, by the profiler and by placing warps; and the best block size."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,25 @@ def test_places_for_warps(kata, arch, warps):
     """256 threads of 32 registers fill any SM."""
     found = kata.occupancy(256, 32, 0, kata.LIMITS[arch])
     assert (found.warps, found.fraction, found.limiter) == (warps, 1.0, "warps")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel", "blocks", "limiter"),
+    [  # an sm_90 in which these numbers are others
+        ({"partitions": 1}, (96, 40, 0), 17, "registers"),  # 51 warps of 1280, not 4 * 12
+        ({"register_unit": 512}, (128, 33, 0), 10, "registers"),  # 1536 a warp, 10 in a partition
+        ({"registers": 32 * KIB}, (256, 32, 0), 4, "registers"),
+        ({"smem_reserved": 8 * KIB}, (32, 16, 0), 28, "smem"),  # 228 // 8, and nothing asked for
+        (  # 10,000 + 100 in portions are 10,240; in portions first, 10,340
+            {"smem_bytes": 60 * KIB, "smem_unit": 256, "smem_reserved": 100},
+            (128, 32, 10_000), 6, "smem",
+        ),
+        ({"smem_bytes": 227 * KIB}, (128, 32, 227 * KIB), 0, "smem"),  # no room for the reserve
+    ],
+)  # fmt: skip
+def test_numbers_are_those_of_the_architecture(kata, changes, kernel, blocks, limiter):
+    found = kata.occupancy(*kernel, replace(kata.LIMITS["sm_90"], **changes))
+    assert (found.blocks, found.limiter) == (blocks, limiter)
 
 
 def test_part_of_a_warp_is_a_warp(kata):
@@ -168,6 +189,8 @@ def test_threads_of_a_block(kata, threads):
 def test_registers_of_a_thread(kata, regs):
     with pytest.raises(ValueError, match="regs_per_thread"):
         kata.occupancy(128, regs, 0, kata.LIMITS["sm_90"])
+    with pytest.raises(ValueError, match="regs_per_thread"):
+        kata.best_block_size(regs, lambda threads: 0, kata.LIMITS["sm_90"])
 
 
 # more than a block may have, though the SM has it: 100 KiB, of which 99 are for one block

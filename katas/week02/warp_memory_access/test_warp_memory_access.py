@@ -17,8 +17,8 @@ def warp(offsets):
 
 @st.composite
 def requests(draw):
-    """Up to four requests within 1 KiB, size and active lanes; inactive ones point anywhere."""
-    size, count = draw(SIZES), draw(st.integers(1, 4))
+    """Up to eight requests within 1 KiB, size and active lanes; inactive ones point anywhere."""
+    size, count = draw(SIZES), draw(st.integers(1, 8))
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     words = generator.integers(0, draw(st.integers(1, 1024 // size)), (count, 32))
     active = generator.random((count, 32)) < draw(st.sampled_from([0.1, 0.6, 1.0]))
@@ -38,7 +38,7 @@ def requests(draw):
         (2 * LANE, 2, 2),
         (16 * LANE, 16, 16),
         (0 * LANE + 64, 4, 1),
-        (2**40 + 4096 * LANE, 1, 32),  # a column of bytes, far beyond 32 bits
+        (2**32 * LANE, 1, 32),  # alike in their lower 32 bits
     ],
 )
 def test_sectors_by_hand(kata, addr, size, count):
@@ -140,17 +140,28 @@ def test_cache_saves_a_chunk_per_thread_for_few_warps(kata, warps, capacity, hit
     assert kata.cache_replay(addr, 4, active, capacity) == (hits, misses)
 
 
-def walk(kata, places, capacity_bytes):
+def walk(kata, places, capacity_bytes, **sizes):
     """Replay loads of one lane at these byte addresses."""
     addr = np.zeros((len(places), 32), dtype=np.int64)
     active = np.zeros(addr.shape, dtype=bool)
     addr[:, 5], active[:, 5] = places, True
-    return kata.cache_replay(addr, 4, active, capacity_bytes)
+    return kata.cache_replay(addr, 4, active, capacity_bytes, **sizes)
 
 
 def test_line_used_longest_ago_goes_first(kata):
     # lines 0, 1, 0, 2 (1 goes), 0 again, 1 misses
     assert walk(kata, [0, 128, 0, 256, 0, 128], 256) == (2, 4)
+
+
+def test_miss_makes_its_line_younger(kata):
+    # lines 0 and 1, another sector of line 0, line 2 (1 goes), and line 0 is still there
+    assert walk(kata, [0, 128, 32, 256, 0], 256) == (1, 4)
+
+
+def test_lines_and_sectors_have_the_sizes_asked_for(kata):
+    assert walk(kata, [0, 64, 128, 64], 128, line=64) == (1, 3)  # two lines, not one
+    assert walk(kata, [0, 32, 60], 128, sector=64) == (2, 1)
+    assert walk(kata, [0, 16, 28], 128, sector=16) == (1, 2)
 
 
 def test_sectors_are_filled_when_asked_for(kata):

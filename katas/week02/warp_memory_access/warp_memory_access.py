@@ -63,7 +63,7 @@ def cache_replay(
         active: Lanes that take part, [requests, 32].
         capacity_bytes: Of the cache; whole lines count.
         line: Bytes of a line, a multiple of `sector`.
-        sector: Bytes of a sector.
+        sector: Bytes of a sector, a multiple of 16.
 
     Raises:
         ValueError: as for `sectors`, or `capacity_bytes` is less than a line.

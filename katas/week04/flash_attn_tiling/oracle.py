@@ -7,7 +7,9 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 DIVISIONS = (np.divide, np.reciprocal)
-EXPONENTIALS = (np.exp, np.exp2, np.expm1)
+POWERS = (np.power, np.float_power, np.logaddexp, np.logaddexp2)
+EXPONENTIALS = (np.exp, np.exp2, np.expm1, *POWERS)
+FUNCTIONS = (np.where, np.max, np.sum, np.zeros_like, np.full_like)  # besides ufuncs
 
 # A result is a sum of products with float64 roundings of 1.1e-16 each, one for each key and each
 # rescaling, and exponents under 100 in size: a few thousand of them. The scores of tests with
@@ -23,9 +25,10 @@ class Hbm:
     """
     Slow memory with the arrays Q, K, V, O and L in it, and the chip that works on it.
 
-    All is counted in elements: `loads` and `stores` of slow memory, `divisions` and
-    `exponentials` of the chip, `sram_peak`, the most that tiles held at a load. There is room for
-    `sram` elements. O and L are NaN at first.
+    All is counted in elements: `loads` and `stores` of slow memory, `multiplications`,
+    `divisions` and `exponentials` of the chip outside products of matrices, `sram_peak`, the most
+    that tiles held at a load. There is room for `sram` elements. O and L are NaN at first; `result`
+    shows them.
     """
 
     def __init__(self, Q, K, V, sram=math.inf):
@@ -35,11 +38,8 @@ class Hbm:
         self._arrays["L"] = np.full(Q.shape[:3], np.nan)
         self._held = WeakValueDictionary()
         self.sram = sram
-        self.loads = self.stores = self.divisions = self.exponentials = self.sram_peak = 0
-
-    def __getitem__(self, name):
-        """A whole array, for whoever judges the result."""
-        return self._arrays[name]
+        self.loads = self.stores = self.sram_peak = 0
+        self.multiplications = self.divisions = self.exponentials = 0
 
     def shape(self, name):
         """Shape of an array: [batch, heads, length, d], or of L [batch, heads, queries]."""
@@ -49,7 +49,7 @@ class Hbm:
         """Copy a part of an array into a new tile; a slice may reach past the end, as in NumPy."""
         tile = Tile(self._arrays[name][index].copy(), self)
         self.loads += tile.size
-        self._check_room()
+        self._check_room(f"{name}{list(tile.shape)}")
         return tile
 
     def store(self, name, index, tile):
@@ -67,23 +67,28 @@ class Hbm:
 
     def count(self, ufunc, elements):
         """Note what the chip computed."""
+        self.multiplications += elements * (ufunc is np.multiply)
         self.divisions += elements * (ufunc in DIVISIONS)
         self.exponentials += elements * (ufunc in EXPONENTIALS)
 
-    def _check_room(self):
+    def _check_room(self, loaded):
         tiles = list(self._held.values())
         held = sum(tile.size for tile in tiles)
         self.sram_peak = max(self.sram_peak, held)
         if held > self.sram:
-            shapes = ", ".join(str(list(tile.shape)) for tile in tiles)
-            raise SramOverflow(f"sram: expected at most {self.sram}, found {held}: {shapes}")
+            shapes = " ".join(str(list(tile.shape)) for tile in tiles)
+            raise SramOverflow(
+                f"sram: expected at most {self.sram} elements alive, found {held} with the load of "
+                f"{loaded}: {shapes}. Let go of tiles, or bind their names anew, before you load."
+            )
 
 
 class Tile(NDArrayOperatorsMixin):
     """
     An array on the chip. What is computed from a tile is a tile again.
 
-    It takes operators, NumPy's functions and indices, and leaves the chip by `Hbm.store` only.
+    It takes operators, NumPy's ufuncs, `FUNCTIONS` and indices, and leaves the chip by `Hbm.store`
+    only.
     """
 
     def __init__(self, values, hbm):
@@ -115,22 +120,27 @@ class Tile(NDArrayOperatorsMixin):
     def sum(self, axis=None, keepdims=False):
         return np.add.reduce(self, axis=axis, keepdims=keepdims)
 
-    def __array__(self, *args, **kwargs):
+    def _leave(self, *args, **kwargs):
         raise TypeError("a tile stays on the chip: compute with tiles, then hbm.store")
+
+    __array__ = __bool__ = __float__ = __int__ = _leave
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         if out is not None:
             if not isinstance(out[0], Tile):
-                raise TypeError("a tile stays on the chip: `out` must be one, too")
+                raise TypeError("a tile stays on the chip: write x = x + tile where x is an array")
             kwargs["out"] = (out[0]._values,)
         values = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
         self._hbm.count(ufunc, np.size(values))
         return Tile(values, self._hbm) if out is None else out[0]
 
     def __array_function__(self, func, types, args, kwargs):
+        if func not in FUNCTIONS:
+            known = ", ".join(known.__name__ for known in FUNCTIONS)
+            raise TypeError(f"{func.__name__}: the chip has operators, NumPy's ufuncs and {known}")
         values = func(*map(_plain, args), **{name: _plain(x) for name, x in kwargs.items()})
-        return Tile(values, self._hbm) if isinstance(values, np.ndarray) else values
+        return Tile(values, self._hbm)
 
 
 def _plain(x):
@@ -138,6 +148,11 @@ def _plain(x):
     if isinstance(x, (list, tuple)):
         return type(x)(map(_plain, x))
     return x._values if isinstance(x, Tile) else x
+
+
+def result(hbm):
+    """(O, L) as stored, for whoever judges."""
+    return hbm._arrays["O"], hbm._arrays["L"]
 
 
 def room(Br, Bc, d):

@@ -87,15 +87,23 @@ def test_all_scores_that_are_seen_are_covered_once(kata, oracle, B, H, Sq, Sk, B
 # ---- slots ---------------------------------------------------------------------------------
 
 
-def test_a_long_tile_does_not_come_last(kata, oracle):
-    slots = kata.assign(tiles_of(kata, 1, 1, 2), 2)
-    assert oracle.makespan(slots) == 2
+@pytest.mark.parametrize(
+    ("work", "n_slots", "best"),
+    [
+        ((1, 1, 2), 2, 2),
+        ((*[1] * 20, 9), 4, 9),  # three slots share the ones: dealing 5 or 6 to each is no good
+    ],
+    ids=["two slots", "four slots"],
+)
+def test_a_slot_with_a_long_tile_gets_little_else(kata, oracle, work, n_slots, best):
+    makespan = oracle.makespan(kata.assign(tiles_of(kata, *work), n_slots))
+    assert 3 * n_slots * makespan <= (4 * n_slots - 1) * best
 
 
 @given(work=st.lists(st.integers(1, 9), max_size=5), n_slots=st.integers(1, 3))
 def test_sharing_is_within_a_third_of_the_best(kata, oracle, work, n_slots):
     tiles = tiles_of(kata, *work)
-    slots = kata.assign(tiles, n_slots)
+    slots = kata.assign(iter(tiles), n_slots)
     assert len(slots) == n_slots
     assert sorted(chain(*slots)) == tiles
     best = oracle.best_makespan(work, n_slots)
@@ -129,6 +137,8 @@ def test_split_queries_exchange_nothing(kata):
 def test_split_keys_exchange_outputs_and_statistics(kata):
     # 4 warps x 64 rows x (64 outputs, a maximum, a sum) x 4 bytes, there and back
     assert kata.exchange_bytes("k", Br=64, d=64, warps=4) == 135_168
+    # 2 warps x 128 rows x (32 + 2) numbers x 4 bytes, there and back
+    assert kata.exchange_bytes("k", Br=128, d=32, warps=2) == 69_632
 
 
 # ---- bad input -----------------------------------------------------------------------------
@@ -146,6 +156,7 @@ def test_no_slots_are_refused(kata, n_slots):
         kata.assign(tiles_of(kata, 1), n_slots)
 
 
-def test_other_splits_are_refused(kata):
+@pytest.mark.parametrize("warps", [1, 4])
+def test_other_splits_are_refused(kata, warps):
     with pytest.raises(ValueError, match="split"):
-        kata.exchange_bytes("v", Br=64, d=64, warps=4)
+        kata.exchange_bytes("v", Br=64, d=64, warps=warps)

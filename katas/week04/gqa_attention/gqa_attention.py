@@ -39,8 +39,8 @@ def mean_pool_kv(
     head is the mean of the heads whose place it takes.
 
     Raises:
-        ValueError: `heads` does not divide the rows of `w`, or `kv_heads` does not divide
-            `heads`; the message names which of the two.
+        ValueError: `heads` is below 1 or does not divide the rows of `w`, or `kv_heads` is below
+            1 or does not divide `heads`; the message names which of the two.
 
     Source: Ainslie et al. 2023, section 2.1.
     """
