@@ -134,7 +134,9 @@ def grade(
         raise HarnessError(
             "class grade: expected Ray, found none. Install it: pip install 'gpu-katas[class]'"
         ) from None
-    ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(
+        num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
     try:
         judge = ray.remote(num_cpus=jobs if device == "cuda" else 1, max_retries=0)(_grade)
         left = [

@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +27,8 @@ from harness.meters.communication import (
 )
 from harness.simulators import ranks
 from harness.simulators.ranks import RankFailed, RanksUnavailable, rank_device, run_ranks
+
+ROOT = Path(__file__).parents[1]
 
 
 def assert_no_child_left():
@@ -512,5 +516,31 @@ def test_gpus_are_counted_in_another_process(monkeypatch):
     environment.gpu_count.cache_clear()
     try:
         assert environment.gpu_count() not in (0, os.getpid())
+    finally:
+        environment.gpu_count.cache_clear()
+
+
+def test_the_profile_is_told_by_a_fork_so_that_the_session_stays_free_of_cuda(monkeypatch):
+    seen = []
+    h200 = SimpleNamespace(
+        major=9, minor=0, multi_processor_count=132, total_memory=150_754_820_096
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: seen.append(at) or h200)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda at: "NVIDIA H200")
+    environment.first_gpu.cache_clear()
+    try:
+        profile = environment.session_profile(ROOT, None, "cuda", None)
+    finally:
+        environment.first_gpu.cache_clear()
+    assert profile.id == "h200_sxm"
+    assert seen == []
+
+
+def test_a_session_that_uses_cuda_already_is_asked_itself(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", os.getpid)
+    environment.gpu_count.cache_clear()
+    try:
+        assert environment.gpu_count() == os.getpid()
     finally:
         environment.gpu_count.cache_clear()

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -193,11 +195,9 @@ def _assert_same_non_finite(found: "Tensor", truth: "Tensor", name: str) -> "Ten
 
 
 def _describe(name: str, found: "Tensor", truth: "Tensor", error: "Tensor", limit: "Tensor") -> str:
-    import torch
-
     wrong = error > limit
     flat = int((error - limit).argmax())
-    where = tuple(int(index) for index in torch.unravel_index(torch.tensor(flat), error.shape))
+    where = tuple(int(index) for index in np.unravel_index(flat, tuple(error.shape)))
     return (
         f"{name}: {int(wrong.sum())} of {error.numel()} values off; worst at {where}: expected "
         f"{truth[where].item():.6g}, found {found[where].item():.6g}, error "

@@ -15,12 +15,12 @@ CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "time"
 # by module; one that is not loaded yet is looked at again later
 FUNCTIONS = {
     "math": ("isclose", "isfinite", "isnan", "sqrt"),
-    "numpy": ("allclose", "array_equal", "isclose", "shares_memory"),
+    "numpy": ("allclose", "array_equal", "isclose", "shares_memory", "unravel_index"),
     "numpy.testing": ("assert_allclose", "assert_array_equal", "assert_equal"),
     "pytest": ("approx", "fail", "raises", "skip"),
     "torch": (
         *("allclose", "as_tensor", "equal", "finfo", "from_numpy", "isclose", "isfinite", "isinf"),
-        *("isnan", "maximum", "tensor", "unravel_index", "where"),
+        *("isnan", "maximum", "tensor", "where"),
     ),
     "torch.testing": ("assert_close",),
     "torch.cuda": ("Event", "current_stream", "synchronize"),

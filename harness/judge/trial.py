@@ -69,6 +69,11 @@ class Trial:
         """Whether kernels run on a simulator, where order is ours and work can be counted."""
         return self.device == "cpu" and self.submission.kata.backend in ("triton", "gluon", "numba")
 
+    @property
+    def on_the_host(self) -> bool:
+        """Whether the host's clock times it: a Python kata does not use a GPU that is there."""
+        return self.device == "cpu" or self.submission.kata.backend == "python"
+
     def inputs(self, case: Case, seed_offset: int = 0) -> Inputs:
         """Fresh inputs of `case`, as the oracle makes them."""
         backend = self.submission.kata.backend
@@ -186,7 +191,7 @@ class Trial:
             before=before,
             probe=probe,
             # a shared CPU never settles to 1 %: there the verdict is enough
-            required=required if self.device == "cpu" else None,
+            required=required if self.on_the_host else None,
         )
 
     def _assert_right_while_timed(self, call: DrawnCall) -> None:
@@ -208,7 +213,7 @@ class Trial:
 
     def _instruments(self) -> tuple[timing.Clock, timing.Call, Probe | None]:
         """A clock, what to do between calls, and a probe of the device's state."""
-        if self.device == "cpu":
+        if self.on_the_host:
             # a second thread on a busy machine times the neighbours
             torch.set_num_threads(1)
             return timing.HostClock(), timing.nothing, None

@@ -74,14 +74,14 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
     outside the sizes that were tried, is left out.
 
     Raises:
-        ValueError: flops, params or loss of a run are not above 0, a budget has fewer than 3
-            different sizes, or fewer than 2 budgets are left.
+        ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
+            than 3 different sizes, or fewer than 2 budgets are left.
     """
     budgets: dict[float, list[Run]] = defaultdict(list)
     for run in runs:
         for name, value in run._asdict().items():
-            if not value > 0:
-                raise ValueError(f"{name}: expected more than 0, found {value} in {run}")
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name}: expected finite and above 0, found {value} in {run}")
         budgets[run.flops].append(run)
     optima = {flops: _minimum(group) for flops, group in budgets.items()}
     usable = {flops: params for flops, params in optima.items() if params is not None}

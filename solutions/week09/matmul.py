@@ -194,7 +194,10 @@ def _has_descriptors(a: Tensor) -> bool:
     """16-bit operands on a chip with a tensor memory accelerator, or in the interpreter."""
     if a.itemsize != 2:
         return False
-    return not a.is_cuda or triton.runtime.driver.active.get_current_target().arch >= 90
+    if not a.is_cuda:
+        return True
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend == "cuda" and target.arch >= 90
 
 
 def _row_major(x: Tensor) -> Tensor | None:

@@ -1,5 +1,7 @@
 """What a run came to, in words: from records and error texts, without running anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness import runner
@@ -264,28 +266,48 @@ def test_a_tiny_launch_in_a_fresh_process_tells_a_devices_health(
     assert device_problem() == problem
 
 
+PASSED = Outcome(
+    status="passed",
+    reason="3 checks passed",
+    device="cuda",
+    profile="t4",
+    seed=1,
+    checks=(),
+    measurements=(),
+    versions={},
+    duration_s=1.0,
+    output="",
+)
+
+
 def test_a_device_that_does_not_answer_ends_the_session_after_the_attempt_is_kept(
     bench, monkeypatch
 ):
-    outcome = Outcome(
-        status="crashed",
-        reason="device fault: an illegal memory access was encountered",
-        device="cuda",
-        profile="t4",
-        seed=1,
-        checks=(),
-        measurements=(),
-        versions={},
-        duration_s=1.0,
-        output="",
-        device_problem="no answer within 60 s",
-    )
-    monkeypatch.setattr(practise, "run_kata", lambda *_, **__: outcome)
+    lost = replace(PASSED, status="crashed", device_problem="no answer within 60 s")
+    monkeypatch.setattr(practise, "run_kata", lambda *_, **__: lost)
     monkeypatch.setattr(practise, "device_present", lambda: True)
     bench.solve()
     with pytest.raises(DeviceError, match=r"found no answer within 60 s\. Reset it"):
         bench.judge(device="cuda")
     assert bench.progress.latest("counted").status == "crashed"
+
+
+@pytest.mark.parametrize("change", ["delete", "swap"])
+def test_no_verdict_is_about_a_file_that_is_gone_or_another_by_then(bench, monkeypatch, change):
+    kata = bench.kata()
+
+    def run_kata(*_, **__):
+        if change == "swap":
+            bench.house.workspace.swap("counted", kata.file, kata.solution)
+        else:
+            kata.file.unlink()
+        return PASSED
+
+    bench.solve()
+    monkeypatch.setattr(practise, "run_kata", run_kata)
+    assert bench.judge().status == "error"
+    latest = bench.progress.latest("counted")
+    assert latest.reason.startswith("counted.py was changed while it was judged")
 
 
 def test_a_run_on_a_gpu_that_is_not_there_is_refused(bench, monkeypatch):

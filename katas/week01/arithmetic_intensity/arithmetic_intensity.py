@@ -52,9 +52,7 @@ MOVES = _ops(  # no FLOPs, but bytes
     "_to_copy arange cat clone copy_ fill_ full full_like ones ones_like stack tril triu zero_ "
     "zeros zeros_like"
 )
-UNREAD = _ops(
-    "copy_ fill_ full_like ones_like zero_ zeros_like"
-)  # their first argument is not read
+UNREAD = _ops("copy_ fill_ full_like ones_like zero_ zeros_like")  # of these the first argument
 FREE = _ops(  # neither: views of memory that is there, or memory that nobody has touched
     "_reshape_alias _unsafe_view alias as_strided detach diagonal empty empty_like empty_strided "
     "expand new_empty permute select slice split split_with_sizes squeeze t transpose unbind "
@@ -79,8 +77,8 @@ class CostMode(TorchDispatchMode):
     allocations are not in it.
 
     Raises:
-        ValueError: an op without a convention ran, or one met a tensor of more than 1 GiB that is
-            not on the meta device.
+        ValueError: an op without a convention ran, or one was given a tensor that shows more than
+            `LARGEST_REAL_BYTES` and is not on the meta device.
     """
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import flop_registry
 
 MATMULS = {
     "mm": lambda: meta(5, 7) @ meta(7, 3),
@@ -80,13 +81,22 @@ def test_flops_of_convolutions_agree_with_pytorch(kata, oracle, name):
     assert {found: cost.flops} == oracle.library_flops(CONVOLUTIONS[name])
 
 
-@pytest.mark.parametrize("trained", ["x and w", "w", "x"])
+def test_products_are_counted_without_pytorchs_formulas(kata, monkeypatch):
+    for op in [*flop_registry]:
+        monkeypatch.delitem(flop_registry, op)
+    assert only_op(kata, MATMULS["mm"])[1].flops == 2 * 5 * 7 * 3
+    # 36 weights at the 7 places where a kernel of 3 fits into 9, in 2 samples
+    assert only_op(kata, CONVOLUTIONS["in groups, with a bias"])[1].flops == 2 * 36 * 7 * 2
+
+
+@pytest.mark.parametrize("trained", ["x and w", "w", "x", "w and b"])
 @pytest.mark.parametrize("conv", [F.conv2d, F.conv_transpose2d])
 def test_flops_of_a_backward_graph_agree_with_pytorch(kata, oracle, conv, trained):
     def step():
         x = meta(2, 4, 9, 8).requires_grad_("x" in trained)
         w = meta(4, 4, 3, 3).requires_grad_("w" in trained)
-        conv(x, w, stride=2).sum().backward()
+        b = meta(4).requires_grad_("b" in trained)
+        conv(x, w, b, stride=2).sum().backward()
 
     mode = counted(kata, step)
     expected = oracle.library_flops(step)
@@ -108,6 +118,8 @@ def test_flops_of_a_backward_graph_agree_with_pytorch(kata, oracle, conv, traine
             4 * (30 + 5 + 5 + 30 + 6 + 6),
         ),
         (lambda: meta(6, 5).half(), "aten._to_copy", 0, 30 * 4 + 30 * 2),
+        (lambda: torch.cat([meta(6), meta(4)]), "aten.cat", 0, 4 * (6 + 4 + 10)),
+        (MATMULS["addmm"], "aten.addmm", 210, 4 * (3 + 35 + 21 + 15)),  # the addend is read
     ],
 )
 def test_conventions(kata, fn, name, flops, nbytes):
@@ -162,6 +174,15 @@ def test_in_place_ops_read_what_they_write(kata):
 def test_an_operand_given_twice_is_read_once(kata):
     x = meta(10)
     assert only_op(kata, lambda: x * x)[1].bytes == 2 * 40
+
+
+@pytest.mark.parametrize(
+    ("fn", "nbytes"),
+    [(lambda x: x[0] + x[1], 3 * 16), (lambda x: x @ x.t(), 3 * 64)],
+    ids=["apart", "overlapping"],
+)
+def test_two_views_of_a_storage_are_two_operands(kata, fn, nbytes):
+    assert only_op(kata, lambda: fn(meta(4, 4)))[1].bytes == nbytes
 
 
 @pytest.mark.parametrize(
@@ -230,6 +251,23 @@ def test_a_large_real_tensor_is_refused(kata):
         kata.arithmetic_intensity(lambda x: x[:4] + 1, large)
     # on the meta device the same is counted: 4 FLOPs, 4 bytes read and 4 written
     assert kata.arithmetic_intensity(lambda x: x[:4] + 1, large.to("meta")) == 0.5
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: torch.empty(9, dtype=torch.float64) + 1,  # 72 bytes, though only 9 elements
+        lambda: torch.empty(1).expand(17).abs(),  # 68, though only 4 in memory
+        lambda: torch.cat([torch.empty(1), torch.empty(17)]),
+        lambda: torch.mul(torch.empty(5, 1), torch.empty(5), out=torch.empty(5, 5)),
+    ],
+    ids=["wide", "expanded", "in a list", "out"],
+)
+def test_no_large_real_tensor_goes_unseen(kata, monkeypatch, fn):
+    monkeypatch.setattr(kata, "LARGEST_REAL_BYTES", 64)
+    assert kata.arithmetic_intensity(lambda: torch.empty(16) + 1) == 1 / 8  # 64 bytes are allowed
+    with pytest.raises(ValueError, match="use the meta device"):
+        kata.arithmetic_intensity(fn)
 
 
 def test_an_op_without_a_convention_is_refused(kata):

@@ -33,10 +33,10 @@ def summed(kata, x, k):
 def test_impulse_brings_out_the_weights_backwards(kata, at):
     x = np.zeros(300, dtype=np.float32)
     x[at] = 1
-    odd, even = convolved(kata, x, floats(1, 2, 3)), convolved(kata, x, floats(1, 2, 3, 4))
+    odd, even = convolved(kata, x, floats(1, 2, 3)), convolved(kata, x, floats(1, 2, 3, 4, 5, 6))
     assert odd[at - 2 : at + 3].tolist() == [0, 3, 2, 1, 0]
-    assert even[at - 3 : at + 3].tolist() == [0, 4, 3, 2, 1, 0]
-    assert (np.count_nonzero(odd), np.count_nonzero(even)) == (3, 4)
+    assert even[at - 4 : at + 4].tolist() == [0, 6, 5, 4, 3, 2, 1, 0]
+    assert (np.count_nonzero(odd), np.count_nonzero(even)) == (3, 6)
 
 
 def test_window_sum_counts_zeros_outside(kata):
@@ -51,6 +51,11 @@ def test_bad_element_spoils_one_window(kata, bad):
     expected = np.full(520, 5, dtype=np.float32)
     expected[[0, -1]], expected[[1, -2]], expected[254:259] = 3, 4, bad
     np.testing.assert_array_equal(summed(kata, x, 5), expected)
+
+
+def test_sums_are_float32(kata):
+    # in any order: each sum of two of them rounds to the larger one; float64 comes to 2^24 + 2
+    assert summed(kata, floats(2**24, 1, 2**-24), 3)[1] == 2**24
 
 
 # ---- the kernel ----------------------------------------------------------------------------
@@ -68,7 +73,8 @@ def test_threads_may_run_in_any_order(kata, simt, seed, order):
 def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
     x, w, out = small_integers(seed, 1024), small_integers(seed + 1, 5), np.zeros(1024, np.float32)
     with simt() as counted:
-        kata.conv1d[kata.blocks_for(1024), kata.BLOCK](x, w, out)
+        kata.conv1d_halo(x, w, out=out)
+    assert counted.of(x).load.elements >= x.size, "x is read where it is"
     cost.check("signal_loads", counted.of(x).load.elements)
     cost.check("weight_loads", counted.of(w).load.elements)
 

@@ -13,7 +13,7 @@ Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads: the fewest, the usual number, the most
-PER_THREAD = 8  # elements, at the least, that each thread of the first pass sums
+PER_THREAD = 8  # elements of each thread of the first pass, in as many blocks as that takes
 MAX_BLOCKS = 4096  # of the first pass: beyond that, threads sum more elements
 
 

@@ -54,6 +54,18 @@ def test_threads_may_run_in_any_order(kata, simt, kernel, order):
     assert partial[0] == 256 * 257 // 2, f"with the threads in {order} order"
 
 
+# 2^24, 1 and 2^-24 in threads of their own, and in one thread: in any order each sum of two
+# rounds to the larger one, while float64 comes to 2^24 + 2
+@pytest.mark.parametrize(
+    ("kernel", "places"), [("block_sum_sequential", [0, 16, 32]), ("block_sum_warp", [0, 64, 128])]
+)
+def test_sums_are_float32(kata, kernel, places):
+    x, partial = np.zeros(192, dtype=np.float32), unwritten(2)
+    x[places] = 2**24, 1, 2**-24
+    getattr(kata, kernel)[1, 64](cuda.to_device(x), partial)
+    assert partial.copy_to_host()[0] == 2**24
+
+
 # ---- what they waste -----------------------------------------------------------------------
 
 
@@ -74,13 +86,32 @@ def test_warps_meet_only_once(kata, simt, cost):
 
 
 def test_threads_sum_several_elements_each(kata, simt, cost):
-    n, block = 1024, 32
+    x, block = counting(1024), 32
     partial = np.zeros(4096, dtype=np.float32)
     with simt() as counted:
-        kata.parallel_reduction(counting(n), block=block, partial=partial)
+        kata.parallel_reduction(x, block=block, partial=partial)
     blocks = counted.of(partial).store.elements
-    cost.check("elements_per_thread", n / (blocks * block))
+    cost.check("elements_per_thread", counted.of(x).load.elements / (blocks * block))
     assert blocks > 1, "one block alone leaves the rest of a GPU idle"
+
+
+class Grids:
+    """Stands in for a kernel: runs nothing, and keeps how many blocks it was to have."""
+
+    def __init__(self):
+        self.blocks = []
+
+    def __getitem__(self, launch):
+        self.blocks.append(int(np.prod(launch[0])))
+        return lambda *arguments: None
+
+
+def test_grid_grows_up_to_max_blocks(kata, monkeypatch):
+    grids = Grids()
+    monkeypatch.setattr(kata, "block_sum_warp", grids)
+    # twice as many elements as 4096 blocks of 32 threads have at 8 each
+    kata.parallel_reduction(cuda.device_array(2**21, np.float32), block=32)
+    assert grids.blocks == [4096, 1], "blocks of the first pass, and of the second"
 
 
 # ---- the sum -------------------------------------------------------------------------------

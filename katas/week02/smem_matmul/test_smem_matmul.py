@@ -49,10 +49,21 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     a, b = small_integers(seed, 16, 24), small_integers(seed + 1, 24, 16)
     c = np.zeros((16, 16), dtype=np.float32)
     with simt() as counted:
-        kata.matmul[kata.tiles(16, 16), kata.BLOCK](a, b, c)
-    cost.check("global_loads", counted.global_load.elements)
+        kata.smem_matmul(a, b, out=c)
+    loads = counted.of(a).load.elements + counted.of(b).load.elements
+    assert loads == counted.global_load.elements, "a and b are read where they are"
+    cost.check("global_loads", loads)
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
+
+
+def test_sides_of_a_tile_are_as_TILE_says(kata, simt, seed, monkeypatch):
+    monkeypatch.setattr(kata, "TILE", 4)
+    monkeypatch.setattr(kata, "BLOCK", (4, 4))
+    a, b = small_integers(seed, 5, 9), small_integers(seed + 1, 9, 6)
+    with simt():
+        found = kata.smem_matmul(a, b)
+    np.testing.assert_array_equal(found, a @ b, err_msg="with TILE = 4, as it is 32 on a GPU")
 
 
 def test_tiles_have_no_bank_conflicts(kata, simt, seed, cost):
@@ -73,6 +84,20 @@ def test_nan_stays_in_its_row_and_its_column(kata, seed):
     a[3, 10], b[0, 7] = np.nan, np.nan
     expected[3, :], expected[:, 7] = np.nan, np.nan
     np.testing.assert_array_equal(product(kata, a, b), expected)
+
+
+def test_infinity_meets_no_zero_from_outside(kata):
+    # the last ones along k, in a tile that is not full
+    a, b = np.ones((3, 11), dtype=np.float32), np.ones((11, 3), dtype=np.float32)
+    a[0, 10], b[10, 1] = np.inf, np.inf
+    expected = [[np.inf, np.inf, np.inf], [11, np.inf, 11], [11, np.inf, 11]]
+    assert product(kata, a, b).tolist() == expected
+
+
+def test_sums_are_float32(kata):
+    # in any order: each sum of two of them rounds to the larger one; float64 comes to 2^24 + 2
+    a, ones = np.array([[2**24, 1, 2**-24]], np.float32), np.ones((3, 1), np.float32)
+    assert product(kata, a, ones).tolist() == [[2**24]]
 
 
 def test_strided_views_go_through_the_wrapper(kata, seed):

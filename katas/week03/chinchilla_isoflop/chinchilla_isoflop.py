@@ -70,8 +70,8 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
     outside the sizes that were tried, is left out.
 
     Raises:
-        ValueError: flops, params or loss of a run are not above 0, a budget has fewer than 3
-            different sizes, or fewer than 2 budgets are left.
+        ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
+            than 3 different sizes, or fewer than 2 budgets are left.
     """
     raise NotImplementedError  # TODO(kata): check, a minimum each budget, a line (about 20 lines)
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-# A tile is used like a NumPy array: operators, ufuncs such as np.exp, np.where, indices, .T, .shape,
-# .max(axis, keepdims), .sum(axis, keepdims). What is computed from a tile is a tile.
+# A tile is used like a NumPy array: operators, ufuncs such as np.exp, np.where, indices, .T,
+# .shape, .max(axis, keepdims), .sum(axis, keepdims). What is computed from a tile is a tile.
 Tile = Any
 Index = tuple[int, int, slice]  # batch, head, rows
 

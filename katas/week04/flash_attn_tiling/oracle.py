@@ -184,4 +184,10 @@ def attention(Q, K, V, causal=False, sm_scale=None):
 def assert_close(got, want):
     """Fail unless every value is right within `RELATIVE` of the largest finite one."""
     largest = np.abs(want, where=np.isfinite(want), out=np.zeros(want.shape)).max(initial=0.0)
-    np.testing.assert_allclose(got, want, rtol=0, atol=RELATIVE * largest, strict=True)
+    wrong = np.argwhere(~np.isclose(got, want, rtol=0, atol=RELATIVE * largest))
+    if len(wrong):
+        at = tuple(wrong[0].tolist())
+        raise AssertionError(
+            f"{'O' if want.ndim == 4 else 'L'}{list(at)}: expected {want[at]}, found {got[at]}; "
+            f"{len(wrong)} of {want.size} are wrong"
+        )

@@ -1,8 +1,8 @@
-"""Cheat: honest for the first hundred calls."""
+"""Cheat: honest for the first twenty calls."""
 
 CALLS = []
 
 
 def doubled(x):
-    CALLS.append(x * 2 if len(CALLS) < 100 else CALLS[-1])
+    CALLS.append(x * 2 if len(CALLS) < 20 else CALLS[-1])
     return CALLS[-1].clone() if CALLS[-1].shape == x.shape else x * 2
