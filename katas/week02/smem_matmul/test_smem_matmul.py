@@ -57,7 +57,7 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     cost.check("store_sectors", counted.global_store.sectors_per_request)
 
 
-def test_sides_of_a_tile_are_as_TILE_says(kata, simt, seed, monkeypatch):
+def test_tiles_may_have_another_size(kata, simt, seed, monkeypatch):
     monkeypatch.setattr(kata, "TILE", 4)
     monkeypatch.setattr(kata, "BLOCK", (4, 4))
     a, b = small_integers(seed, 5, 9), small_integers(seed + 1, 9, 6)
