@@ -10,7 +10,6 @@ import click
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.hardware import load_profiles
-from harness.judge.submission import submissions
 from harness.kata import Kata
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ def inspect(
     house: House, kata: Kata, targets: tuple[str, ...], impl: str, *, as_json: bool
 ) -> None:
     """Registers, spills, occupancy and instructions of your kernels, for any GPU, without one."""
+    from harness.judge.submission import submissions
     from harness.meters.inspection import inspect_kernels
 
     cache = house.home / "cache"

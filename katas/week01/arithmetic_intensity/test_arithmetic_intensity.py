@@ -210,6 +210,12 @@ def test_a_sum_over_nothing_still_writes(kata):
     assert only_op(kata, lambda: meta(5, 0) @ meta(0, 3))[1].bytes == 15 * 4
 
 
+def test_the_function_runs_once_on_what_it_is_given(kata):
+    x = torch.zeros(3)
+    kata.arithmetic_intensity(lambda x: x.add_(1), x)
+    assert x.tolist() == [1, 1, 1]
+
+
 # ---- a whole layer -------------------------------------------------------------------------
 
 

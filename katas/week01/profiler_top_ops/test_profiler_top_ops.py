@@ -187,6 +187,14 @@ def test_the_order_of_events_says_nothing(kata, oracle, h200, order):
     assert trace == before
 
 
+def test_a_trace_that_has_grown_is_read_again(kata, oracle, h200):
+    trace = oracle.forward(layers=1)
+    assert times(kata, h200, trace) == {"aten::addmm": (5.0, 1)}
+    trace["traceEvents"].append(oracle.kernel(0, 30.0, 2.0))
+    assert times(kata, h200, trace) == {"aten::addmm": (7.0, 1)}
+    assert kata.gpu_busy_fraction(trace) == 7 / 17  # from 15 to 20, and from 30 to 32
+
+
 def test_k_ops_the_longest_first(kata, oracle, h200):
     durations = [3.0, 9.0, 1.0, 5.0]
     events = []

@@ -112,9 +112,9 @@ def test_rotating_needs_little_memory(kata, dispatch, cost, seed):
     cos, sin = table(kata, "cpu", list(range(64)), 64)
     assert cos.shape == sin.shape == (64, 32)
     peaks = []
-    for given, layout in itertools.product((x, x.half()), ("half", "interleaved")):
+    for values, layout in itertools.product((x, x.half()), ("half", "interleaved")):
         with dispatch() as ops:
-            kata.apply_rope(given, cos, sin, layout)
+            kata.apply_rope(values, cos, sin, layout)
         peaks.append(ops.peak_live_bytes)
     cost.check("peak_memory", max(peaks), ideal=x.nbytes)
 
