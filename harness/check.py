@@ -19,6 +19,7 @@ from harness.runner import pytest_command, read_record, run_group
 Event = dict[str, Any]
 SLOW_S = 5.0  # the longest the reference may compute on its own tests; CPU time, not the wall's
 TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
+DRAWN_CASES = 2  # besides those that a kata lists
 BATCH = 8  # katas judged by one process: one import of torch for all of them
 
 
@@ -71,8 +72,12 @@ def _run_matrices(katas: Sequence[Kata], jobs: int, whole: bool) -> dict[str, li
     size = min(BATCH, -(-len(katas) // jobs))
     batches = [katas[at : at + size] for at in range(0, len(katas), size)]
     matrix = f"--matrix={'whole' if whole else 'lean'}"
+    # drawn cases would be remembered by names that never come again
+    drawn = [] if whole else [f"--vary={DRAWN_CASES}"]
     judge = partial(
-        _session, impls=["stub", "solution", "wrong"], extra=[matrix, "-k", "not test_speed"]
+        _session,
+        impls=["stub", "solution", "wrong"],
+        extra=[matrix, "-k", "not test_speed", *drawn],
     )
     events: dict[str, list[Event]] = defaultdict(list)
     with ThreadPoolExecutor(jobs) as pool:

@@ -15,7 +15,7 @@ GPU, whatever it is a slice of. Atomic operations are neither loads nor stores, 
 are registers: they are not counted.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, get_args
 from unittest import mock
@@ -32,7 +32,9 @@ from harness.simulators.simt.machine import Order, Settings, Tally
 from harness.simulators.simt.memory_model import Integers
 from harness.simulators.simt.scheduler import Launch
 from harness.simulators.simt.stats import ArrayStats, GlobalStats, SharedStats
-from harness.simulators.simt.trace import Kind, Requests, Trace, TracedArray
+from harness.simulators.simt.trace import Accesses, Kind, Requests, Trace, TracedArray
+
+Listener = Callable[[Launch, Trace, Accesses], None]  # told of each launch that has ended
 
 
 class Span(NamedTuple):
@@ -51,8 +53,9 @@ class Span(NamedTuple):
 class SimtMeter:
     """Counts the launches made inside its `with` block; `simt_meter` makes one."""
 
-    def __init__(self, warp_size: int) -> None:
+    def __init__(self, warp_size: int, listener: Listener | None = None) -> None:
         self._trace = Trace(warp_size)
+        self._listener = listener
         requests, accesses = self._trace.take()
         self._requests = [requests]
         self._accesses = [accesses]
@@ -76,6 +79,8 @@ class SimtMeter:
         self._requests.append(requests)
         self._accesses.append(accesses)
         self._tallies.append(launch.tally)
+        if self._listener is not None:
+            self._listener(launch, self._trace, accesses)
 
     # ---- loads and stores ------------------------------------------------------------------
 
@@ -286,8 +291,9 @@ class SimtMeter:
         counts = np.zeros(high - low, dtype=np.int64)  # by the byte an element starts at
         for buffer, span in self._buffers(raw):
             channels = self._channels(kind, {buffer})
-            for channel, offset in self._accesses:
-                at = offset[np.isin(channel, channels)] + (buffer.start - span.shift)
+            for accesses in self._accesses:
+                at = accesses.offset[np.isin(accesses.channel, channels)]
+                at = at + (buffer.start - span.shift)
                 at = at[(at >= span.low) & (at < span.high)]
                 np.add.at(counts, at - low, 1)
         steps = [step * counts.itemsize for step in raw.strides]
@@ -301,6 +307,7 @@ def simt_meter(
     seed: int = 0,
     warp_size: int = 32,
     resident_blocks: int = 64,
+    listener: Listener | None = None,
 ) -> Iterator[SimtMeter]:
     """
     Run the launches of the `with` block on a machine of this kind, and count them.
@@ -310,6 +317,7 @@ def simt_meter(
         seed: Of the permutations of "random".
         warp_size: 32 or 64.
         resident_blocks: The most blocks that can wait at a grid barrier.
+        listener: Given every access of each launch, once it has ended.
 
     Raises:
         UsageProblem: No such machine, or a meter inside another's block.
@@ -318,7 +326,7 @@ def simt_meter(
     settings = Settings(
         order=order, seed=seed, warp_size=warp_size, resident_blocks=resident_blocks
     )
-    meter = SimtMeter(warp_size)
+    meter = SimtMeter(warp_size, listener)
     with launching(settings, meter), _copies_noted(meter):
         yield meter
 

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -37,8 +37,22 @@ from harness.simulators.triton_hooks import (
 
 IntArray = NDArray[np.int64]
 Order = Literal["forward", "reversed"]
+Kind = Literal["load", "store", "atomic"]
 
 SECTOR_BYTES = 32  # what one request to L2 fetches at least
+
+
+class Listener(Protocol):
+    """Who is told of every program and every instruction as it comes."""
+
+    def launched(self, kernel: str, arguments: Mapping[str, object]) -> None:
+        """A kernel is launched; its arguments by name."""
+
+    def program(self, index: tuple[int, ...]) -> None:
+        """A program begins."""
+
+    def accessed(self, kind: Kind, addresses: IntArray, size: int) -> None:
+        """The active lanes of an instruction touch the `size` bytes from each address on."""
 
 
 class _AddressCounts:
@@ -108,8 +122,12 @@ class _Flow:
     touched: _AddressCounts = field(default_factory=_AddressCounts)
     touched_sectors: _AddressCounts = field(default_factory=_AddressCounts)
 
-    def note(self, pointers: Any, mask: object) -> None:  # noqa: ANN401 -- Triton's TensorHandle
-        """Count one instruction."""
+    def note(
+        self,
+        pointers: Any,  # noqa: ANN401 -- Triton's TensorHandle
+        mask: object,
+    ) -> tuple[IntArray, int]:
+        """Count one instruction; return the addresses of its active lanes and their size."""
         data, active = np.broadcast_arrays(pointers.data, np.asarray(mask, dtype=bool))
         addresses = data[active].astype(np.int64)
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -119,6 +137,7 @@ class _Flow:
         self.sectors += sectors.size
         self.touched.add(addresses, size)
         self.touched_sectors.add(sectors, 1)
+        return addresses, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +175,10 @@ class TrafficMeter:
     tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Listener | None = None) -> None:
         self.programs = 0
         self.dots = 0
+        self._listener = listener
         self.kernels: list[str] = []
         self.operators = OperatorTraffic()
         self._loads, self._stores, self._atomics = _Flow(), _Flow(), _Flow()
@@ -239,11 +259,21 @@ class TrafficMeter:
     def _note_dot(self) -> None:
         self.dots += 1
 
-    def _note_program(self) -> None:
+    def _note_program(self, index: tuple[int, ...]) -> None:
         self.programs += 1
+        if self._listener is not None:
+            self._listener.program(index)
+
+    def _note_access(self, kind: Kind, pointers: Any, mask: object) -> None:  # noqa: ANN401
+        flow = {"load": self._loads, "store": self._stores, "atomic": self._atomics}[kind]
+        addresses, size = flow.note(pointers, mask)
+        if self._listener is not None:
+            self._listener.accessed(kind, addresses, size)
 
     def _note_launch(self, kernel: str, arguments: Mapping[str, object]) -> None:
         self.kernels.append(kernel)
+        if self._listener is not None:
+            self._listener.launched(kernel, arguments)
         for operand in operands(tuple(arguments.values())):
             if isinstance(operand, torch.Tensor):
                 storage = operand.untyped_storage()
@@ -263,12 +293,15 @@ def _element_addresses(tensor: torch.Tensor) -> IntArray:
 
 
 @contextmanager
-def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
+def traffic_meter(
+    *, order: Order = "forward", listener: Listener | None = None
+) -> Iterator[TrafficMeter]:
     """
     Count what the interpreted kernels inside the `with` block do.
 
     Args:
         order: With "reversed" the programs of each grid run last to first.
+        listener: Told of every launch, program and access as it comes.
 
     Raises:
         HarnessError: `order` is neither, this process does not interpret kernels, or Triton's
@@ -277,7 +310,7 @@ def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
     if order not in ("forward", "reversed"):
         raise HarnessError(f"traffic_meter: expected order forward or reversed, found {order!r}.")
     builder, function = interpreter_classes()
-    meter = TrafficMeter()
+    meter = TrafficMeter(listener)
 
     def note_launch(kernel: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:  # noqa: ANN401
         if not warmup:
@@ -298,18 +331,20 @@ def traffic_meter(*, order: Order = "forward") -> Iterator[TrafficMeter]:
 def _notes(meter: TrafficMeter) -> dict[str, Callable[..., None]]:
     """What to note before each method of the interpreter's builder runs."""
     return {
-        "create_masked_load": _note_access(meter._loads, pointers=1, mask=2),
-        "create_masked_store": _note_access(meter._stores, pointers=1, mask=3),
-        "create_atomic_rmw": _note_access(meter._atomics, pointers=2, mask=4),
-        "create_atomic_cas": lambda *args: meter._atomics.note(args[1], True),
+        "create_masked_load": _note_access(meter, "load", pointers=1, mask=2),
+        "create_masked_store": _note_access(meter, "store", pointers=1, mask=3),
+        "create_atomic_rmw": _note_access(meter, "atomic", pointers=2, mask=4),
+        "create_atomic_cas": lambda *args: meter._note_access("atomic", args[1], True),
         "create_dot": lambda *args: meter._note_dot(),
-        "set_grid_idx": lambda *args: meter._note_program(),
+        "set_grid_idx": lambda _, *index: meter._note_program(index),
     }
 
 
-def _note_access(flow: _Flow, *, pointers: int, mask: int) -> Callable[..., None]:
-    """Note a method's call in `flow`; `pointers` and `mask` are places in its arguments."""
-    return lambda *args, **_: flow.note(args[pointers], args[mask].data)
+def _note_access(
+    meter: TrafficMeter, kind: Kind, *, pointers: int, mask: int
+) -> Callable[..., None]:
+    """Note a method's call; `pointers` and `mask` are places in its arguments."""
+    return lambda *args, **_: meter._note_access(kind, args[pointers], args[mask].data)
 
 
 def _without_operators(launch: Method, operators: OperatorTraffic) -> Method:

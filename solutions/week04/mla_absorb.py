@@ -94,8 +94,8 @@ def mla_decode(
     values of any token are rebuilt.
 
     Raises:
-        ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, or `x` is
-            not one token for each sequence of the cache.
+        ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, the two
+            are not of the same tokens, or `x` is not one token for each sequence of the cache.
     """
     _check_step(x, cache, weights)
     position = torch.full((1,), cache.c_kv.shape[1], device=x.device)
@@ -135,6 +135,9 @@ def _check_step(x: Tensor, cache: LatentCache, weights: Weights) -> None:
         if found.shape[-1] != len(projection):
             expected = f"{len(projection)} channels, as these weights make"
             raise ValueError(f"cache.{name}: expected {expected}, found {found.shape[-1]}.")
+    tokens, turned = cache.c_kv.shape[:2], cache.k_rope.shape[:2]
+    if turned != tokens:
+        raise ValueError(f"cache.k_rope: expected {list(tokens)} like c_kv, found {list(turned)}.")
     if x.shape[:2] != (len(cache.c_kv), 1):
         expected = f"[{len(cache.c_kv)}, 1, d_model], a token for each sequence of the cache"
         raise ValueError(f"x: expected {expected}, found {list(x.shape)}.")

@@ -81,6 +81,25 @@ class Requests(NamedTuple):
         return Requests(*(column[rows] for column in self))
 
 
+class Accesses(NamedTuple):
+    """
+    A table, one row an access of a thread.
+
+    Attributes:
+        request: Which row of the launch's `Requests` it is part of.
+        thread: Number of the thread in the grid, as if every warp were full.
+        site: Number of the site.
+        channel: Number of the channel.
+        offset: Bytes from the start of the buffer.
+    """
+
+    request: Integers
+    thread: Integers
+    site: Integers
+    channel: Integers
+    offset: Integers
+
+
 class Trace:
     """
     The accesses of launches.
@@ -111,20 +130,15 @@ class Trace:
         site = self.sites.number(frame)
         self._log.extend((thread.number, thread.warp.epoch, site, channel, offset))
 
-    def take(self) -> tuple[Requests, Integers]:
-        """
-        Empty the log of a finished launch.
-
-        Returns:
-            Its requests, and its accesses one by one: [channel or offset, accesses].
-        """
+    def take(self) -> tuple[Requests, Accesses]:
+        """Empty the log of a finished launch: its requests, and the accesses they are made of."""
         rows = np.array(self._log, dtype=np.int64).reshape(-1, 5).T
         self._log = typed_array("q")
-        return self._requests(*rows), rows[3:]
+        return self._requests(*rows)
 
     def _requests(
         self, thread: Integers, epoch: Integers, site: Integers, channel: Integers, offset: Integers
-    ) -> Requests:
+    ) -> tuple[Requests, Accesses]:
         laws = sorted({one.law for one in self.channels})
         law = np.array([laws.index(one.law) for one in self.channels], dtype=np.int64)[channel]
         warp, lane = np.divmod(thread, self._warp_size)
@@ -143,7 +157,7 @@ class Trace:
             cost[low:high] = _cost(laws[number], offsets, active)
         leader, lanes = order[starts], np.diff(ends)
         sizes = np.array([one.law.size for one in self.channels], dtype=np.int64)
-        return Requests(
+        requests = Requests(
             channel=channel[leader],
             site=site[leader],
             lanes=lanes,
@@ -151,6 +165,9 @@ class Trace:
             bytes=lanes * sizes[channel[leader]],
             cost=cost,
         )
+        request = np.empty_like(order)
+        request[order] = np.cumsum(first) - 1
+        return requests, Accesses(request, thread, site, channel, offset)
 
 
 class TracedArray(KernelArray):

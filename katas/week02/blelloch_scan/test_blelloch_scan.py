@@ -62,7 +62,7 @@ def test_threads_may_run_in_any_order(kata, oracle, simt, seed, order):
     np.testing.assert_array_equal(found, oracle.reference(**inputs))
 
 
-def test_work_grows_with_n_and_is_shared(kata, simt, cost, monkeypatch):
+def test_work_grows_with_n_and_is_shared(kata, simt, seed, cost, monkeypatch):
     combines = Counter()
 
     def counted_xor(x, y, op):
@@ -71,7 +71,7 @@ def test_work_grows_with_n_and_is_shared(kata, simt, cost, monkeypatch):
 
     # in place of a sum, with the same identity: whatever is added elsewhere shows
     monkeypatch.setattr(kata, "combine", counted_xor)
-    x = np.arange(2048, dtype=np.uint32)
+    x = np.random.default_rng(seed).integers(2**32, size=2048, dtype=np.uint32)
     with simt():
         found = kata.blelloch_scan(x, block=8)
     expected = np.bitwise_xor.accumulate(x) ^ x

@@ -121,7 +121,7 @@ def test_rotating_needs_little_memory(kata, dispatch, cost, seed):
 
 def test_rotating_pairs_beats_matrices(kata, oracle, cost, seed, one_thread):
     # on the CPU everywhere: on a GPU this size measures nothing but launches
-    x = normal(seed, 1, 8, 512, 128)
+    x = normal(seed, 1, 2, 512, 128)
     cos, sin = table(kata, "cpu", list(range(512)), 128)
     calls = [
         lambda: oracle.by_matrices(x, cos, sin, "half"),

@@ -84,8 +84,8 @@ def mla_decode(
     values of any token are rebuilt.
 
     Raises:
-        ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, or `x` is
-            not one token for each sequence of the cache.
+        ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, the two
+            are not of the same tokens, or `x` is not one token for each sequence of the cache.
     """
     raise NotImplementedError  # TODO(kata): check, then absorb both projections (about 25 lines)
 
