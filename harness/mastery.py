@@ -11,6 +11,7 @@ The scheduler is FSRS (https://github.com/open-spaced-repetition/fsrs4anki/wiki/
 ratings are not asked of the learner but read off what they did.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from datetime import UTC, date, datetime, timedelta
 from enum import IntEnum
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.kata import Kata
 from harness.progress import Best, Note, Outline
@@ -26,12 +28,16 @@ from harness.progress import Best, Note, Outline
 if TYPE_CHECKING:
     from fsrs import Card, Rating, Scheduler
 
+T = TypeVar("T")
+
 RETENTION = 0.9  # a kata is due when the chance to write it cold has fallen to this
 FADED = 0.7  # and no longer mastered when it has fallen to this
 CLEAN_DAYS = 3
 STABLE_DAYS = 21.0  # days until a chance of 1 has fallen to `RETENTION`
 PAUSE = timedelta(minutes=20)  # a longer silence is a break, not work
 MANY_RUNS = 6
+FOREVER = datetime.max.replace(tzinfo=UTC)
+HELP = ("hint_shown", "solution_seen")  # kinds of notes
 COUNTED = ("passed", "failed", "crashed", "timed_out")  # attempts that say something
 
 
@@ -107,10 +113,10 @@ class Standing:
         reached: The furthest level that an attempt by itself reached, up to fast.
         timed_on: Profiles on which thresholds of speed were met.
         rounds: Practices that ended, oldest first.
-        reviews: All of these but the first.
+        reviews: All of these after the first that was solved.
         open: Whether a practice is under way.
         stability_days: Until the chance to write it cold has fallen to `RETENTION`.
-        recall: That chance now; with `due` and `stability_days` None before the first round.
+        recall: That chance now; with `due` and `stability_days` None before the first solve.
         runs, hints, peeks: Attempts ever, hints ever, rounds in which the solution was seen.
     """
 
@@ -154,7 +160,7 @@ class Standing:
         return max((one.ended_at for one in self.rounds if one.solved), default=None)
 
     def is_due(self, now: datetime) -> bool:
-        """Whether it should be written again; what was never solved is not due."""
+        """Whether it should be written again by `now`."""
         return self.due is not None and self.due <= now
 
 
@@ -241,37 +247,57 @@ def rounds_of(
     The first begins with the first attempt, every later one with the note that the stub was
     blanked: a file that passes again has not been written again.
     """
-    starts = [_moment(note.at) for note in notes if note.kind == "started"]
-    tried = [(_moment(attempt.finished_at or attempt.started_at), attempt) for attempt in attempts]
-    first = min([*starts, *(at for at, _ in tried)], default=None)
-    if first is None:
-        return [], False
-    edges = [*sorted({first, *starts}), datetime.max.replace(tzinfo=UTC)]
-    found = []
-    for begin, end in pairwise(edges):
-        inside = [(at, attempt) for at, attempt in tried if begin <= at < end]
-        solving = next((at for at, attempt in inside if attempt.status == "passed"), None)
-        if solving is None and (end == edges[-1] or not inside):
+    starts = {_moment(note.at) for note in notes if note.kind == "started"}
+    tried = sorted(
+        ((_moment(attempt.finished_at or attempt.started_at), attempt) for attempt in attempts),
+        key=itemgetter(0),
+    )
+    helped = [(_moment(note.at), note) for note in notes if note.kind in HELP]
+    edges = sorted({*starts, *(at for at, _ in tried[:1])})
+    found, is_open = [], False
+    for begin, end in pairwise([*edges, FOREVER]):
+        inside = _between(tried, begin, end)
+        solving = next((n for n, (_, one) in enumerate(inside) if one.status == "passed"), None)
+        is_open = end == FOREVER and solving is None
+        if is_open or not inside:
             continue  # under way, or begun and left without a single run
-        until = solving or inside[-1][0]
-        counted = [(at, attempt) for at, attempt in inside if at <= until]
-        last = counted[-1][1]
-        moments = [begin, *(at for at, _ in counted)]
-        found.append(
-            Round(
-                began_at=begin,
-                ended_at=until,
-                solved=solving is not None,
-                runs=len(counted),
-                hints=last.hints_seen,
-                solution_seen=last.solution_seen,
-                minutes=_worked(moments) if begin in starts else None,
-                budget=kata.minutes,
-            )
-        )
-    began_last = edges[-2]
-    solved_last = any(one.solved and one.began_at == began_last for one in found)
-    return found, not solved_last
+        counted = inside if solving is None else inside[: solving + 1]
+        help_ = [note for _, note in _between(helped, begin, counted[-1][0])]
+        found.append(_round(kata, begin, counted, help_, timed=begin in starts))
+    return found, is_open
+
+
+def _round(
+    kata: Kata,
+    begin: datetime,
+    counted: Sequence[tuple[datetime, Outline]],
+    help_: Sequence[Note],
+    *,
+    timed: bool,
+) -> Round:
+    """A practice that ended with the last of its attempts; `help_` is what was shown meanwhile."""
+    ended_at, last = counted[-1]
+    # an attempt knows only what was shown on its own machine, notes are merged
+    hints = len({note.detail for note in help_ if note.kind == "hint_shown"})
+    peeked = any(note.kind == "solution_seen" for note in help_)
+    return Round(
+        began_at=begin,
+        ended_at=ended_at,
+        solved=last.status == "passed",
+        runs=len(counted),
+        hints=max(hints, last.hints_seen),
+        solution_seen=peeked or last.solution_seen,
+        minutes=_worked([begin, *(at for at, _ in counted)]) if timed else None,
+        budget=kata.minutes,
+    )
+
+
+def _between(
+    moments: Sequence[tuple[datetime, T]], begin: datetime, end: datetime
+) -> Sequence[tuple[datetime, T]]:
+    """Those of `moments`, which are in order, from `begin` to before `end`."""
+    first = bisect_left(moments, begin, key=itemgetter(0))
+    return moments[first : bisect_left(moments, end, lo=first, key=itemgetter(0))]
 
 
 def _worked(moments: Sequence[datetime]) -> float:
@@ -291,11 +317,17 @@ def _scheduler() -> "Scheduler":
 
 
 def _reviewed(rounds: Iterable[Round]) -> "tuple[Card | None, list[Review]]":
-    """What the scheduler makes of these rounds: its card, None without any, and the reviews."""
+    """
+    What the scheduler makes of these rounds: its card and the reviews.
+
+    What was never written cannot be forgotten: there is no card before the first solved round.
+    """
     from fsrs import Card
 
     card, reviews = None, []
     for one in rounds:
+        if card is None and not one.solved:
+            continue
         if card is not None:
             reviews.append(Review(due_at=card.due, done_at=one.ended_at))
         card, _ = _scheduler().review_card(card or Card(card_id=0), one.rating, one.ended_at)

@@ -145,12 +145,11 @@ def load_attempts(db: sqlite3.Connection, ids: Sequence[str]) -> list[Attempt]:
 def load_outlines(db: sqlite3.Connection, kata: str | None = None) -> list[Outline]:
     """The learner's own attempts at one kata or all, oldest first, without what was judged."""
     right = {key for (key,) in db.execute(_NEVER_PASSED_BUT_RIGHT)}
+    rows = db.cursor()
+    rows.row_factory = None  # plain tuples
     return [
-        Outline(
-            **{**dict(row), "solution_seen": bool(row["solution_seen"])},
-            only_thresholds=row["id"] in right,
-        )
-        for row in db.execute(_OUTLINES, {"kata": kata})
+        Outline(key, *row, bool(peeked), key in right)
+        for key, *row, peeked in rows.execute(_OUTLINES, {"kata": kata})
     ]
 
 

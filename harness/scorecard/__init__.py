@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from harness.catalog import Curriculum
 from harness.coverage import coverage_of
 from harness.mastery import Level, Standing, item_standings, standings, timed_on
-from harness.progress import Attempt, Best, Progress
+from harness.progress import Attempt, Best, Outline, Progress
 
 OPEN_SHARE = 0.5  # of a topic's katas that are fast before the topics that need it are open
 ON_TIME = timedelta(days=2)  # a review counts as kept when it comes no later than this
@@ -143,12 +143,11 @@ def read_scorecard(curriculum: Curriculum, progress: Progress, now: datetime) ->
     known = standings(curriculum.katas, outlines, progress.notes(), timed_on(best), now)
     newest = {one.kata: one.id for one in outlines if one.status == "passed"}
     proofs = progress.by_id(newest.values())
-    done = [(date.fromisoformat(one.started_at[:10]), one.status == "passed") for one in outlines]
     return build_scorecard(
         curriculum,
         known,
         {kata: proofs[key] for kata, key in newest.items()},
-        days=_days(done),
+        days=_days(outlines),
         best=best,
         now=now,
     )
@@ -231,8 +230,9 @@ def _kata_line(curriculum: Curriculum, name: str, one: Standing, proof: Attempt 
         hints=one.hints,
         peeks=one.peeks,
         clean_days=len(one.clean_days),
-        stability_days=one.stability_days,
-        recall=one.recall,
+        # no more digits than mean something, so that every machine writes the same
+        stability_days=None if one.stability_days is None else round(one.stability_days, 2),
+        recall=None if one.recall is None else round(one.recall, 3),
         due=one.due,
         solved_at=one.solved_at,
         evidence=None if proof is None else _evidence(proof),
@@ -301,13 +301,16 @@ def _topics(curriculum: Curriculum, katas: Iterable[KataLine]) -> tuple[TopicLin
     )
 
 
-def _days(done: Iterable[tuple[date, bool]]) -> tuple[Day, ...]:
-    runs: Counter[date] = Counter()
-    passed: Counter[date] = Counter()
-    for on, well in done:
-        runs[on] += 1
-        passed[on] += well
-    return tuple(Day(on=on, runs=runs[on], passed=passed[on]) for on in sorted(runs))
+def _days(outlines: Iterable[Outline]) -> tuple[Day, ...]:
+    done = Counter((one.started_at[:10], one.status == "passed") for one in outlines)
+    return tuple(
+        Day(
+            on=date.fromisoformat(day),
+            runs=done[day, True] + done[day, False],
+            passed=done[day, True],
+        )
+        for day in sorted({day for day, _ in done})
+    )
 
 
 def _kept(known: Iterable[Standing], now: datetime) -> int:
