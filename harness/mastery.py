@@ -214,8 +214,8 @@ def standing(
     card, reviews = _reviewed(found)
     return Standing(
         kata=kata.name,
-        reached=max((_reached(attempt) for attempt in attempts), default=Level.UNTRIED),
-        counted=any(attempt.status == "passed" and attempt.device == "cpu" for attempt in attempts),
+        reached=_reached(attempts),
+        counted=("passed", "cpu") in {(attempt.status, attempt.device) for attempt in attempts},
         timed_on=tuple(timed_on),
         rounds=tuple(found),
         reviews=tuple(reviews),
@@ -229,10 +229,13 @@ def standing(
     )
 
 
-def _reached(attempt: Outline) -> Level:
-    if attempt.status == "passed":
+def _reached(attempts: Sequence[Outline]) -> Level:
+    found = {(attempt.status == "passed", attempt.only_thresholds) for attempt in attempts}
+    if any(passed for passed, _ in found):
         return Level.FAST
-    return Level.CORRECT if attempt.only_thresholds else Level.ATTEMPTED
+    if any(right for _, right in found):
+        return Level.CORRECT
+    return Level.ATTEMPTED if found else Level.UNTRIED
 
 
 # ---- rounds --------------------------------------------------------------------------------

@@ -34,8 +34,7 @@ class Learner:
             device="cpu"):  # fmt: skip
         at = text(DAY_0 + timedelta(days=day, minutes=minute))
         self.attempts.append(
-            Outline("id", self.kata.name, "hash", at, at, status, device, device, hints, peeked,
-                    right)  # fmt: skip
+            Outline("id", self.kata.name, at, at, status, device, hints, peeked, right)
         )
 
     def solve(self, *days, **how):

@@ -34,7 +34,8 @@ from harness.simulators.simt.scheduler import Launch
 from harness.simulators.simt.stats import ArrayStats, GlobalStats, SharedStats
 from harness.simulators.simt.trace import Accesses, Kind, Requests, Trace, TracedArray
 
-Listener = Callable[[Launch, Trace, Accesses], None]  # told of each launch that has ended
+# told of each launch that has ended
+Listener = Callable[[Launch, Trace, Requests, Accesses], None]
 
 
 class Span(NamedTuple):
@@ -80,7 +81,7 @@ class SimtMeter:
         self._accesses.append(accesses)
         self._tallies.append(launch.tally)
         if self._listener is not None:
-            self._listener(launch, self._trace, accesses)
+            self._listener(launch, self._trace, requests, accesses)
 
     # ---- loads and stores ------------------------------------------------------------------
 
@@ -317,7 +318,7 @@ def simt_meter(
         seed: Of the permutations of "random".
         warp_size: 32 or 64.
         resident_blocks: The most blocks that can wait at a grid barrier.
-        listener: Given every access of each launch, once it has ended.
+        listener: Given the requests and the accesses of each launch, once it has ended.
 
     Raises:
         UsageProblem: No such machine, or a meter inside another's block.

@@ -317,12 +317,12 @@ def traffic_meter(
             meter._note_launch(kernel.__name__, named_arguments(kernel, args, kwargs))
 
     with ExitStack() as hooks:
-        if order == "reversed":
-            mirrored = _backwards(builder.set_grid_idx)
-            hooks.enter_context(replaced(builder, "set_grid_idx", mirrored))
         for name, note in _notes(meter).items():
             noted = before(getattr(builder, name), note)
             hooks.enter_context(replaced(builder, name, noted))
+        if order == "reversed":
+            mirrored = _backwards(builder.set_grid_idx)
+            hooks.enter_context(replaced(builder, "set_grid_idx", mirrored))
         noted = before(function.run, note_launch)
         hooks.enter_context(replaced(function, "run", _without_operators(noted, meter.operators)))
         yield meter

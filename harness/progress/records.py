@@ -112,12 +112,10 @@ class Outline(NamedTuple):
 
     id: str
     kata: str
-    code_hash: str
     started_at: str
     finished_at: str | None
     status: str
     device: str
-    profile: str
     hints_seen: int
     solution_seen: bool
     only_thresholds: bool

@@ -52,10 +52,10 @@ _NEVER_PASSED_BUT_RIGHT = """
         SELECT 1 FROM checks WHERE attempt = a.id AND outcome = 'failed'
         AND name NOT GLOB 'test_cost*' AND name NOT GLOB 'test_speed*')"""
 
+# with the plus the index on time is walked in order; the one on impl would have to be sorted
 _OUTLINES = """
-    SELECT id, kata, code_hash, started_at, finished_at, status, device, profile, hints_seen,
-           solution_seen
-    FROM attempts WHERE impl = 'yours' AND (:kata IS NULL OR kata = :kata)
+    SELECT id, kata, started_at, finished_at, status, device, hints_seen, solution_seen
+    FROM attempts WHERE +impl = 'yours' AND (:kata IS NULL OR kata = :kata)
     ORDER BY started_at, id"""
 
 _BEST = """

@@ -162,19 +162,8 @@ class Learner:
             )  # fmt: skip
         )
         self.outlines[name].append(
-            Outline(
-                key,
-                name,
-                code,
-                text(at),
-                text(at + timedelta(seconds=4)),
-                status,
-                device,
-                profile,
-                hints,
-                peeked,
-                False,
-            )  # fmt: skip
+            Outline(key, name, text(at), text(at + timedelta(seconds=4)), status, device, hints,
+                    peeked, False)  # fmt: skip
         )
 
     def key(self):

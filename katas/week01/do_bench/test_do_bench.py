@@ -132,5 +132,5 @@ def test_agrees_with_triton(kata, device, name):
     launch = workload(name, device)
     theirs_ms = testing.do_bench(launch, warmup=25, rep=100, return_mode="median")
     mine = kata.do_bench(launch, kata.CudaDevice(device))
-    # a step of the event clock on top: it is a fifth of the smallest copy
-    assert math.isclose(mine.median_ms, theirs_ms, rel_tol=0.05, abs_tol=0.5e-3)
+    # three ticks of the events' clock: a copy of 1 MiB takes ten
+    assert math.isclose(mine.median_ms, theirs_ms, rel_tol=0.05, abs_tol=1.5e-3)
