@@ -256,7 +256,8 @@ def rounds_of(
         key=itemgetter(0),
     )
     helped = [(_moment(note.at), note) for note in notes if note.kind in HELP]
-    edges = sorted({*starts, *(at for at, _ in tried[:1])})
+    first = min((*starts, *(at for at, _ in tried[:1])), default=None)
+    edges = [] if first is None else sorted({first, *starts})
     found, is_open = [], False
     for begin, end in pairwise([*edges, FOREVER]):
         inside = _between(tried, begin, end)

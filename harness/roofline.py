@@ -87,6 +87,10 @@ class Profile:
             )
         return self.peak[key]
 
+    def supports(self, dtype: str) -> bool:
+        """Whether there is arithmetic in `dtype`."""
+        return _peak_key(dtype) in self.peak
+
     def hard_peak_of(self, dtype: str) -> float:
         """
         FLOP/s for `dtype` at the maximum clock: the rate that nothing can exceed.

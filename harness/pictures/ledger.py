@@ -14,7 +14,7 @@ from harness.pictures.recording import SECTOR_BYTES, ArrayMap, Line, Run
 Integers = npt.NDArray[np.int64]
 
 MOST_ROWS = 64  # more are no taller than a line of text
-MOST_BINS = 96
+MOST_BINS = 512
 
 
 @dataclass(slots=True, kw_only=True)

@@ -148,8 +148,8 @@ def load_outlines(db: sqlite3.Connection, kata: str | None = None) -> list[Outli
     rows = db.cursor()
     rows.row_factory = None  # plain tuples
     return [
-        Outline(key, *row, bool(peeked), key in right)
-        for key, *row, peeked in rows.execute(_OUTLINES, {"kata": kata})
+        Outline._make((*row[:-1], bool(row[-1]), row[0] in right))
+        for row in rows.execute(_OUTLINES, {"kata": kata})
     ]
 
 

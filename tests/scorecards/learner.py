@@ -162,8 +162,17 @@ class Learner:
             )  # fmt: skip
         )
         self.outlines[name].append(
-            Outline(key, name, text(at), text(at + timedelta(seconds=4)), status, device, hints,
-                    peeked, False)  # fmt: skip
+            Outline(
+                key,
+                name,
+                text(at),
+                text(at + timedelta(seconds=4)),
+                status,
+                device,
+                hints,
+                peeked,
+                False,
+            )  # fmt: skip
         )
 
     def key(self):

@@ -1,0 +1,166 @@
+"""A recording as a picture: who touches what, sectors line by line, banks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.pictures.canvas import BLACK, BLUE, GREY, ORANGE, RED, picture
+from harness.pictures.recording import BANKS, SECTOR_BYTES, ArrayMap, BankMap, Line, Recording, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+WIDTH = 11.0
+MOST_MAPS = 6  # side by side
+MOST_BANK_MAPS = 4
+LABELLED_ROWS = 32
+FACES = {"load": "#9CC9E8", "store": "#F5CF7A", "atomic": "#F0B49A"}
+EDGES = {"load": BLUE, "store": ORANGE, "atomic": RED}
+HATCHES = {"load": "////", "store": "....", "atomic": "xxxx"}
+
+
+def draw_trace(found: Recording, title: str, words: str, file: Path) -> None:
+    """Draw a recording into `file`; `words` say what is to be seen, for who cannot."""
+    maps, banks = found.maps[:MOST_MAPS], found.banks[:MOST_BANK_MAPS]
+    heights = [1.4 + 0.16 * max(8, found.rows), 0.9 + 0.45 * len(found.lines)]
+    if banks:
+        heights.append(1.2 + 0.3 * max(len(one.words) for one in banks))
+    with picture(file, title=title, words=words, size=(WIDTH, sum(heights) + 0.4)) as figure:
+        figure.suptitle(title, fontsize=12, fontweight="bold")
+        parts = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat)
+        _draw_maps(parts[0], found, maps)
+        _draw_lines(parts[1], found.lines, found.unit)
+        if banks:
+            _draw_banks(parts[2], banks)
+
+
+# ---- who touches what ----------------------------------------------------------------------
+
+
+def _draw_maps(part: "SubFigure", found: Recording, maps: Sequence[ArrayMap]) -> None:
+    part.suptitle(_maps_title(found), x=0.01, ha="left", fontsize=10)
+    every = part.subplots(1, len(maps), sharey=True, squeeze=False)[0]
+    for axes, one in zip(every, maps, strict=True):
+        _draw_map(axes, one)
+        for _, first in found.launches[1:]:
+            axes.axhline(first / found.per_row - 0.5, color=BLACK, linewidth=0.8)
+    step = max(1, -(-found.rows // LABELLED_ROWS))
+    every[0].set_ylabel(f"{found.unit}, in launch order")
+    every[0].set_yticks(range(0, found.rows, step))
+    every[0].set_yticklabels([str(row * found.per_row) for row in range(0, found.rows, step)])
+    every[0].set_ylim(found.rows - 0.5, -0.5)
+
+
+def _maps_title(found: Recording) -> str:
+    shared = "" if found.per_row == 1 else f", {found.per_row} to a row"
+    launches = ", then ".join(kernel for kernel, _ in found.launches)
+    left_out = len(found.maps) - MOST_MAPS
+    more = f"; {left_out} more arrays are not shown" if left_out > 0 else ""
+    return (
+        f"Who touches which addresses: {launches} ({found.units} {found.unit}s{shared}; "
+        f"a line between launches{more})"
+        if len(found.launches) > 1
+        else f"Who touches which addresses: {launches} ({found.units} {found.unit}s{shared}{more})"
+    )
+
+
+def _draw_map(axes: "Axes", one: ArrayMap) -> None:
+    both = bool(one.loads and one.stores)
+    sides = (("load", one.loads, -0.42), ("store", one.stores, 0.02 if both else -0.42))
+    done = []
+    for kind, runs, top in sides:
+        if runs:
+            _draw_runs(axes, kind, runs, top, 0.4 if both else 0.84)
+            done.append(f"{kind}s {HATCHES[kind][:2]}")
+    axes.set_title(f"{one.name}: {' and '.join(done)}", fontsize=9)
+    axes.set_xlabel(f"bytes from its start ({one.bin_bytes} to a bin)")
+    axes.set_xlim(0, one.size_bytes)
+    axes.locator_params(axis="x", nbins=5)
+    axes.margins(0)
+
+
+def _draw_runs(axes: "Axes", kind: str, runs: Sequence[Run], top: float, height: float) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    boxes = [Rectangle((run.low, run.row + top), run.high - run.low, height) for run in runs]
+    axes.add_collection(
+        PatchCollection(
+            boxes, facecolor=FACES[kind], edgecolor=EDGES[kind], hatch=HATCHES[kind], linewidth=0.4
+        )
+    )
+
+
+# ---- line by line --------------------------------------------------------------------------
+
+
+def _draw_lines(part: "SubFigure", lines: Sequence[Line], unit: str) -> None:
+    what = "instruction of a program" if unit == "program" else "access of a warp"
+    part.suptitle(
+        f"Sectors of {SECTOR_BYTES} bytes a request, which is one {what}; the mark is the least "
+        "that its bytes would fill",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+    )
+    axes = part.subplots()
+    for at, line in enumerate(lines):
+        axes.barh(
+            at,
+            line.sectors_per_request,
+            height=0.6,
+            facecolor=FACES[line.kind],
+            edgecolor=EDGES[line.kind],
+            hatch=HATCHES[line.kind],
+        )
+        axes.plot([line.least_per_request] * 2, [at - 0.42, at + 0.42], color=BLACK, linewidth=2)
+        axes.annotate(
+            f"{line.sectors_per_request:.4g} ({line.requests} {line.kind}s)",
+            (max(line.sectors_per_request, line.least_per_request), at),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(range(len(lines)))
+    axes.set_yticklabels([_label(line) for line in lines], family="DejaVu Sans Mono", fontsize=8)
+    axes.set_xlim(0, 1.25 * max(line.sectors_per_request for line in lines))
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+
+
+def _label(line: Line | BankMap, most: int = 56) -> str:
+    text = line.source if len(line.source) <= most else line.source[: most - 1] + "…"
+    return f"{line.where}  {line.kind}\n{text}"
+
+
+# ---- banks ---------------------------------------------------------------------------------
+
+
+def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    part.suptitle(
+        "Words that the worst request of each warp of a block wants of each bank: every one beyond "
+        "the first is a pass more",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+    )
+    colours = LinearSegmentedColormap.from_list("passes", ["#FFFFFF", "#CFE3F1", "#F5CF7A", RED])
+    worst = max(max(max(row) for row in one.words) for one in banks)
+    every = part.subplots(1, len(banks), sharey=True, squeeze=False)[0]
+    for axes, one in zip(every, banks, strict=True):
+        axes.imshow(one.words, cmap=colours, vmin=0, vmax=max(4, worst), aspect="auto")
+        for warp, row in enumerate(one.words):
+            for bank, count in enumerate(row):
+                if count:
+                    ink = BLACK if count > 1 else GREY
+                    axes.text(
+                        bank, warp, str(count), ha="center", va="center", fontsize=5.5, color=ink
+                    )  # noqa: E501
+        passes = f"{one.wavefronts_per_request:.3g} passes a request"
+        axes.set_title(f"{_label(one, 44)}\n{passes}", fontsize=8, family="DejaVu Sans Mono")
+        axes.set_xlabel("bank")
+        axes.set_xticks(range(0, BANKS, 4))
+        axes.set_yticks(range(len(one.words)))
+    every[0].set_ylabel("warp of the block")
