@@ -9,7 +9,17 @@ from pathlib import Path
 import click
 
 from harness.catalog import find_root
-from harness.cli import browse, classroom, inspect, keep, learn, practise, prove, watching
+from harness.cli import (
+    browse,
+    classroom,
+    inspect,
+    keep,
+    learn,
+    pictures,
+    practise,
+    prove,
+    watching,
+)
 from harness.cli.house import House
 
 
@@ -35,6 +45,6 @@ def main(ctx: click.Context, root: Path | None) -> None:
     ctx.obj = House((root or find_root(Path.cwd())).resolve())
 
 
-for module in (learn, practise, watching, browse, inspect, prove, keep, classroom):
+for module in (learn, practise, watching, browse, inspect, pictures, prove, keep, classroom):
     for command in module.COMMANDS:
         main.add_command(command)

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import torch
 
-from harness.environment import session_profile
+from harness.environment import gpu_count, session_profile
 from harness.errors import DeviceError
 from harness.files import make_folder, write_atomically
 from harness.hardware import Profile, calibrated_file, profile_mismatch
@@ -161,7 +161,7 @@ def calibrate(root: Path, folder: Path) -> Path:
     Raises:
         DeviceError: no device, an unknown one, one at work, or one that its profile does not fit.
     """
-    if not torch.cuda.is_available():
+    if not gpu_count():
         raise DeviceError(
             "calibrate: expected a GPU that PyTorch can use, found none. Run it on a machine with "
             "one, or install the build of PyTorch for its driver."

@@ -54,6 +54,8 @@ def judge_cost(threshold: CostThreshold, value: float, ideal: float | None = Non
         raise ValueError(f"{threshold.name}: expected the ideal value of a `bound`, found none")
     share = f" ({value / ideal:.3g} x the least possible)" if ideal else ""
     words = f"{threshold.name}: {value:,.6g}{share}, limit {relation} {limit:,.6g}"
+    if not met and threshold.bound is not None and ideal is not None and value < ideal:
+        words += "; less than the work takes: a part of it was not done, or not where it is counted"
     return Verdict(
         outcome=PASSED if met else FAILED,
         value=value,

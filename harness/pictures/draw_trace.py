@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 WIDTH = 11.0
 MOST_MAPS = 6  # side by side
 MOST_BANK_MAPS = 4
+MOST_KERNELS = 3  # that a title names
 LABELLED_ROWS = 32
 FACES = {"load": "#9CC9E8", "store": "#F5CF7A", "atomic": "#F0B49A"}
 EDGES = {"load": BLUE, "store": ORANGE, "atomic": RED}
 HATCHES = {"load": "////", "store": "....", "atomic": "xxxx"}
 
 
-def draw_trace(found: Recording, title: str, words: str, file: Path) -> None:
-    """Draw a recording into `file`; `words` say what is to be seen, for who cannot."""
+def draw_trace(found: Recording, title: str, file: Path) -> None:
+    """Draw a recording into `file`."""
     maps, banks = found.maps[:MOST_MAPS], found.banks[:MOST_BANK_MAPS]
-    heights = [1.4 + 0.16 * max(8, found.rows), 0.9 + 0.45 * len(found.lines)]
+    heights = [1.2 + min(6.0, max(1.6, 0.25 * found.rows)), 0.9 + 0.45 * len(found.lines)]
     if banks:
         heights.append(1.2 + 0.3 * max(len(one.words) for one in banks))
-    with picture(file, title=title, words=words, size=(WIDTH, sum(heights) + 0.4)) as figure:
+    with picture(
+        file, title=title, words=describe(found), size=(WIDTH, sum(heights) + 0.4)
+    ) as figure:
         figure.suptitle(title, fontsize=12, fontweight="bold")
         parts = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat)
         _draw_maps(parts[0], found, maps)
@@ -35,34 +38,60 @@ def draw_trace(found: Recording, title: str, words: str, file: Path) -> None:
             _draw_banks(parts[2], banks)
 
 
+def describe(found: Recording) -> str:
+    """A recording in words."""
+    lines = [
+        f"{one.where} {one.kind}: {one.sectors_per_request:.4g} sectors a request, "
+        f"{one.least_per_request:.4g} at least"
+        for one in found.lines
+    ]
+    banks = [
+        f"{one.where} shared {one.kind}: {one.wavefronts_per_request:.3g} passes a request"
+        for one in found.banks
+    ]
+    return "; ".join([*lines, *banks])
+
+
 # ---- who touches what ----------------------------------------------------------------------
 
 
 def _draw_maps(part: "SubFigure", found: Recording, maps: Sequence[ArrayMap]) -> None:
     part.suptitle(_maps_title(found), x=0.01, ha="left", fontsize=10)
-    every = part.subplots(1, len(maps), sharey=True, squeeze=False)[0]
-    for axes, one in zip(every, maps, strict=True):
+    every = part.subplots(1, max(1, len(maps)), sharey=True, squeeze=False)[0]
+    for axes, one in zip(every[: len(maps)], maps, strict=True):
         _draw_map(axes, one)
-        for _, first in found.launches[1:]:
-            axes.axhline(first / found.per_row - 0.5, color=BLACK, linewidth=0.8)
+        _draw_borders(axes, found)
     step = max(1, -(-found.rows // LABELLED_ROWS))
-    every[0].set_ylabel(f"{found.unit}, in launch order")
+    unit = "program" if found.unit == "program" else "warp, blocks apart"
+    every[0].set_ylabel(f"{unit}, in launch order")
     every[0].set_yticks(range(0, found.rows, step))
     every[0].set_yticklabels([str(row * found.per_row) for row in range(0, found.rows, step)])
     every[0].set_ylim(found.rows - 0.5, -0.5)
 
 
 def _maps_title(found: Recording) -> str:
-    shared = "" if found.per_row == 1 else f", {found.per_row} to a row"
-    launches = ", then ".join(kernel for kernel, _ in found.launches)
-    left_out = len(found.maps) - MOST_MAPS
-    more = f"; {left_out} more arrays are not shown" if left_out > 0 else ""
-    return (
-        f"Who touches which addresses: {launches} ({found.units} {found.unit}s{shared}; "
-        f"a line between launches{more})"
-        if len(found.launches) > 1
-        else f"Who touches which addresses: {launches} ({found.units} {found.unit}s{shared}{more})"
-    )
+    kernels = ", then ".join(launch.kernel for launch in found.launches[:MOST_KERNELS])
+    if len(found.launches) > MOST_KERNELS:
+        kernels += f" and {len(found.launches) - MOST_KERNELS} launches more"
+    notes = [f"{found.units} {found.unit}s"]
+    if found.per_row > 1:
+        notes.append(f"{found.per_row} to a row")
+    if len(found.launches) > 1:
+        notes.append("a line between launches")
+    if len(found.maps) > MOST_MAPS:
+        notes.append(f"{len(found.maps) - MOST_MAPS} more arrays are not shown")
+    return f"Who touches which addresses: {kernels} ({'; '.join(notes)})"
+
+
+def _draw_borders(axes: "Axes", found: Recording) -> None:
+    """Lines between launches, and fainter ones between the blocks of one."""
+    for at, launch in enumerate(found.launches):
+        if at:
+            axes.axhline(launch.first / found.per_row - 0.5, color=BLACK, linewidth=0.8)
+        end = found.launches[at + 1].first if at + 1 < len(found.launches) else found.units
+        if launch.per_block > 1 and found.per_row == 1:
+            for first in range(launch.first + launch.per_block, end, launch.per_block):
+                axes.axhline(first - 0.5, color=GREY, linewidth=0.5, linestyle=":")
 
 
 def _draw_map(axes: "Axes", one: ArrayMap) -> None:
@@ -72,7 +101,7 @@ def _draw_map(axes: "Axes", one: ArrayMap) -> None:
     for kind, runs, top in sides:
         if runs:
             _draw_runs(axes, kind, runs, top, 0.4 if both else 0.84)
-            done.append(f"{kind}s {HATCHES[kind][:2]}")
+            done.append(f"{kind}s")
     axes.set_title(f"{one.name}: {' and '.join(done)}", fontsize=9)
     axes.set_xlabel(f"bytes from its start ({one.bin_bytes} to a bin)")
     axes.set_xlim(0, one.size_bytes)
@@ -147,20 +176,24 @@ def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
         fontsize=10,
     )
     colours = LinearSegmentedColormap.from_list("passes", ["#FFFFFF", "#CFE3F1", "#F5CF7A", RED])
-    worst = max(max(max(row) for row in one.words) for one in banks)
+    worst = max(one.worst for one in banks)
     every = part.subplots(1, len(banks), sharey=True, squeeze=False)[0]
     for axes, one in zip(every, banks, strict=True):
         axes.imshow(one.words, cmap=colours, vmin=0, vmax=max(4, worst), aspect="auto")
-        for warp, row in enumerate(one.words):
-            for bank, count in enumerate(row):
-                if count:
-                    ink = BLACK if count > 1 else GREY
-                    axes.text(
-                        bank, warp, str(count), ha="center", va="center", fontsize=5.5, color=ink
-                    )  # noqa: E501
-        passes = f"{one.wavefronts_per_request:.3g} passes a request"
+        _write_counts(axes, one)
+        count = one.wavefronts_per_request
+        passes = f"{count:.3g} {'pass' if count == 1 else 'passes'} a request"
         axes.set_title(f"{_label(one, 44)}\n{passes}", fontsize=8, family="DejaVu Sans Mono")
         axes.set_xlabel("bank")
         axes.set_xticks(range(0, BANKS, 4))
         axes.set_yticks(range(len(one.words)))
     every[0].set_ylabel("warp of the block")
+
+
+def _write_counts(axes: "Axes", one: BankMap) -> None:
+    """The number itself in each cell: a colour alone says too little."""
+    for warp, row in enumerate(one.words):
+        for bank, count in enumerate(row):
+            if count:
+                ink = BLACK if count > 1 else GREY
+                axes.text(bank, warp, str(count), ha="center", va="center", fontsize=5.5, color=ink)

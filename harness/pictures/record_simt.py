@@ -10,7 +10,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from harness.meters.simt import simt_meter
 from harness.pictures.ledger import Integers, Ledger, source_of, units_per_row
-from harness.pictures.recording import BANKS, SECTOR_BYTES, BankMap, Recording
+from harness.pictures.recording import BANKS, SECTOR_BYTES, BankMap, LaunchStart, Recording
 from harness.simulators.simt.arrays import KernelArray
 from harness.simulators.simt.memory_model import BANK_BYTES
 from harness.simulators.simt.scheduler import Launch
@@ -34,7 +34,7 @@ class SimtRecorder:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._launches: list[tuple[str, int]] = []
+        self._launches: list[LaunchStart] = []
         self._warps = 0
         self._banks: dict[tuple[str, int, str], Banks] = {}
 
@@ -42,7 +42,9 @@ class SimtRecorder:
         self, launch: Launch, trace: Trace, requests: Requests, accesses: Accesses
     ) -> None:
         """Note what a launch did."""
-        self._launches.append((launch.kernel.__name__, self._warps))
+        kernel, per_block = launch.kernel.__name__, launch.warps_per_block
+        start = LaunchStart(kernel=kernel, first=self._warps, per_block=per_block)
+        self._launches.append(start)
         self._learn(launch)
         for channel, site, rows in _groups(accesses):
             one = trace.channels[channel]

@@ -9,7 +9,7 @@ import torch
 
 from harness.meters.triton_traffic import IntArray, Kind, traffic_meter
 from harness.pictures.ledger import Ledger, units_per_row
-from harness.pictures.recording import SECTOR_BYTES, Recording
+from harness.pictures.recording import SECTOR_BYTES, LaunchStart, Recording
 from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
 from harness.simulators.triton_hooks import operands
 
@@ -24,12 +24,13 @@ class TritonRecorder:
     def __init__(self, file: Path) -> None:
         self.ledger = Ledger()
         self._file = str(file)
-        self._launches: list[tuple[str, int]] = []
+        self._launches: list[LaunchStart] = []
         self._programs: list[tuple[int, ...]] = []  # launch, z, y, x
 
     def launched(self, kernel: str, arguments: Mapping[str, object]) -> None:
         """Learn the tensors of a launch by the names that the kernel gives them."""
-        self._launches.append((kernel, len(self._programs)))
+        start = LaunchStart(kernel=kernel, first=len(self._programs), per_block=1)
+        self._launches.append(start)
         for name, argument in arguments.items():
             for operand in operands(argument):
                 if isinstance(operand, torch.Tensor):

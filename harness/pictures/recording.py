@@ -10,6 +10,15 @@ BANKS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchStart:
+    """A launch: its kernel, the number of its first unit, and how many of them are a block."""
+
+    kernel: str
+    first: int
+    per_block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Neighbouring bins that a row touched: bytes `low` to `high` from the array's start."""
 
@@ -77,6 +86,11 @@ class BankMap:
         """Passes through shared memory of the average request."""
         return self.wavefronts / self.requests
 
+    @property
+    def worst(self) -> int:
+        """The most words that any request wants of one bank."""
+        return max(max(row) for row in self.words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
@@ -87,7 +101,7 @@ class Recording:
         unit: What is counted in rows: "program" or "warp".
         units: How many ran, all launches together, in launch order.
         per_row: How many of them share a row of the maps.
-        launches: Kernel and grid of each launch, and its first unit.
+        launches: In order.
         maps: One for each array, in the order in which kernels were given them.
         lines: In the order of the source.
         banks: Empty where kernels have no shared memory of their own.
@@ -96,7 +110,7 @@ class Recording:
     unit: str
     units: int
     per_row: int
-    launches: tuple[tuple[str, int], ...]
+    launches: tuple[LaunchStart, ...]
     maps: tuple[ArrayMap, ...]
     lines: tuple[Line, ...]
     banks: tuple[BankMap, ...]
@@ -118,7 +132,7 @@ class Recording:
             unit=data["unit"],
             units=data["units"],
             per_row=data["per_row"],
-            launches=tuple((name, first) for name, first in data["launches"]),
+            launches=tuple(LaunchStart(**one) for one in data["launches"]),
             maps=tuple(
                 ArrayMap(**{**one, "loads": _runs(one["loads"]), "stores": _runs(one["stores"])})
                 for one in data["maps"]

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date, timedelta
+from textwrap import shorten, wrap
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from harness.classroom import Pupil
 
 MARKS = {"untried": "·", "attempted": "○", "correct": "◐", "fast": "●", "mastered": "★"}
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 150, 40, 40, 12  # of the map, in its own units
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 168, 54, 28, 12  # of the map, in pixels
+LINE, LEADING = 24, 16  # characters and height of a line in a box
 CELL = 12  # a day of the history
 SHOWN_DAYS = 371  # 53 weeks
+SHADES = (0.25, 0.5, 0.75, 1.0)  # of a day without, with one, two and more runs that passed
 
 
 def as_html(card: Scorecard) -> str:
@@ -114,8 +117,8 @@ def dependency_map(topics: tuple[TopicLine, ...]) -> Markup:
     ]
     boxes = [_box(topic, *place[topic.id]) for topic in topics]
     return Markup(
-        '<svg viewBox="-1 -1 {} {}" width="{}" role="img" aria-label="Dependency map of {} topics; '
-        'the list below says the same">{}{}</svg>'
+        '<svg viewBox="-1 -1 {} {}" width="{}" role="group" class="boxes" '
+        'aria-label="Dependency map of {} topics; the list below says the same">{}{}</svg>'
     ).format(width, height, width, len(topics), Markup("").join(lines), Markup("").join(boxes))
 
 
@@ -130,29 +133,28 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
 
 def _box(topic: TopicLine, x: int, y: int) -> Markup:
     fill = "fast" if topic.share >= 1 and topic.katas else "correct" if topic.share else "untried"
-    stroke = "var(--ink)" if topic.open else "var(--line)"
-    words = topic.name if len(topic.name) <= 24 else topic.name[:23] + "…"
+    state = "open" if topic.open else "locked"
+    done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
+    name = wrap(shorten(topic.name, 2 * LINE, placeholder="…"), LINE)
+    words = [
+        Markup('<text x="{}" y="{}">{}</text>').format(x + 6, y + LEADING * at, line)
+        for at, line in enumerate([*name, f"{state} · {done}"], start=1)
+    ]
     return Markup(
-        '<a href="#week-{}"><title>{}: {}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6" '
-        'fill="var(--{})" stroke="{}"/>'
-        '<text x="{}" y="{}" font-size="11" fill="var(--ink)">{}</text>'
-        '<text x="{}" y="{}" font-size="10" fill="var(--soft)">{}</text></a>'
+        '<a href="#week-{}"><title>{}: {}, {}</title><rect x="{}" y="{}" width="{}" height="{}" '
+        'rx="6" fill="var(--{})" stroke="var(--{})"/>{}</a>'
     ).format(
         topic.weeks[0] if topic.weeks else 1,
         topic.name,
-        "open" if topic.open else "locked",
+        state,
+        done,
         x,
         y,
         BOX_WIDTH,
         BOX_HEIGHT,
         fill,
-        stroke,
-        x + 6,
-        y + 17,
-        words,
-        x + 6,
-        y + 32,
-        f"{'open' if topic.open else 'locked'} · {topic.share:.0%} of {topic.katas}",
+        "ink" if topic.open else "line",
+        Markup("").join(words),
     )
 
 
@@ -166,14 +168,13 @@ def history(days: tuple[Day, ...], today: date) -> Markup:
     for number in range(count):
         on = start + timedelta(days=number)
         day = by_day.get(on)
-        level = 0 if day is None else 1 + min(3, day.passed)
-        fill = ("untried", "attempted", "correct", "fast", "mastered")[level]
+        fill, opacity = ("mastered", SHADES[min(3, day.passed)]) if day else ("untried", 1.0)
         title = f"{on}: {day.runs} runs, {day.passed} passed" if day else f"{on}: none"
         squares.append(
             Markup(
-                '<rect x="{}" y="{}" width="{}" height="{}" fill="var(--{})">'
-                "<title>{}</title></rect>"
-            ).format(number // 7 * CELL, number % 7 * CELL, CELL - 2, CELL - 2, fill, title)
+                '<rect x="{}" y="{}" width="{size}" height="{size}" fill="var(--{})" '
+                'fill-opacity="{}"><title>{}</title></rect>'
+            ).format(number // 7 * CELL, number % 7 * CELL, fill, opacity, title, size=CELL - 2)
         )
     width = -(-count // 7) * CELL
     return Markup('<svg viewBox="0 0 {} {}" width="{}" role="img" aria-label="{}">{}</svg>').format(

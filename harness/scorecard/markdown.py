@@ -16,7 +16,7 @@ def as_markdown(card: Scorecard) -> str:
 def _lines(card: Scorecard) -> Iterator[str]:
     yield "# GPU katas: scorecard"
     yield ""
-    yield f"As of {card.at.date()}: {_owned(card.whole)} of {card.whole.size} items owned, "
+    yield f"As of {card.at.date()}: {_owned(card.whole)} of {card.whole.size} items owned,"
     yield f"{card.whole.items[Level.MASTERED]} mastered; {card.kept} reviews kept in a row."
     if card.due:
         yield ""

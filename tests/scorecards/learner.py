@@ -30,7 +30,7 @@ def curriculum():
             part=part.id,
             weeks=tuple(part.weeks),
             needs=(f"t{part.id - 1}",) if part.id > 1 else (),
-        )  # fmt: skip
+        )
         for part in parts
     )
     found = Curriculum(root=Path("/nowhere"), parts=parts, topics=topics)
@@ -62,8 +62,9 @@ def _katas(number):
         also = (f"{number:02d}.M",) if at == 1 else ()
         yield Kata(
             root=Path("/nowhere"), week=number, name=f"kata_{number:02d}_{at}", title=f"Kata {at}",
-            teaches="", covers=(item, *also), backend="python", functions=("f",), difficulty=at % 5 + 1,
-            minutes=30, requires=(), hints=("a", "b", "c"), sources=(), forbidden=(), writes=(),
+            teaches="", covers=(item, *also), backend="python", functions=("f",),
+            difficulty=at % 5 + 1, minutes=30, requires=(), hints=("a", "b", "c"), sources=(),
+            forbidden=(), writes=(),
             profile=None, extra=None, timeout_s=60, cases=(), vary={},
             cost=(CostThreshold(name="evaluations", meter="evaluations", bound=None, at_most=9.0,
                                 at_least=None, exactly=None, case=None, target=None),),
@@ -140,39 +141,17 @@ class Learner:
         failed = status == "failed"
         checks = [Check(name=f"test_{at}", outcome="passed") for at in range(5)]
         checks.append(Check(name="test_edge", outcome="failed" if failed else "passed"))
+        end = text(at + timedelta(seconds=4))
+        measured = (timed if on_gpu else counted,)
         self.records.append(
-            Attempt(
-                id=key,
-                kata=name,
-                impl="yours",
-                code_hash=code,
-                started_at=text(at),
-                finished_at=text(at + timedelta(seconds=4)),
-                status=status,
-                reason="",
-                seed=7,
-                device=device,
-                profile=profile,
-                versions={"torch": "2.13.0"},
-                duration_s=4.0,
-                hints_seen=hints,
-                solution_seen=peeked,
-                checks=tuple(checks),
-                measurements=(timed if on_gpu else counted,),
-            )  # fmt: skip
-        )
+            Attempt(id=key, kata=name, impl="yours", code_hash=code, started_at=text(at),
+                    finished_at=end, status=status, reason="", seed=7, device=device,
+                    profile=profile, versions={"torch": "2.13.0"}, duration_s=4.0,
+                    hints_seen=hints, solution_seen=peeked, checks=tuple(checks),
+                    measurements=measured)
+        )  # fmt: skip
         self.outlines[name].append(
-            Outline(
-                key,
-                name,
-                text(at),
-                text(at + timedelta(seconds=4)),
-                status,
-                device,
-                hints,
-                peeked,
-                False,
-            )  # fmt: skip
+            Outline(key, name, text(at), end, status, device, hints, peeked, False)
         )
 
     def key(self):

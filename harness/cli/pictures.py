@@ -1,0 +1,149 @@
+"""Commands that show: katas on the roofline, and who touches what."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import draw
+from harness.cli.house import KATA, House
+from harness.judge.submission import submissions
+from harness.kata import Kata
+
+if TYPE_CHECKING:
+    from harness.hardware import Profile
+    from harness.pictures.recording import Recording
+    from harness.pictures.roofline import Entry
+
+OUT = click.option(
+    "-o", "out", type=click.Path(path_type=Path), help="Draw it: a .png or .svg to write."
+)
+
+
+@click.command()
+@click.argument("katas", nargs=-1, required=True, type=KATA)
+@click.option(
+    "--profile", "asked", help="Hardware profile; default: this machine's GPU, else H100."
+)
+@OUT
+@click.pass_obj
+def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None) -> None:
+    """The roofline, and on it the reference, yours, the naive version and the library."""
+    from harness.pictures.canvas import check_file
+    from harness.pictures.roofline import check_drawable
+
+    if out is not None:
+        check_file(out)
+    for kata in katas:
+        check_drawable(kata)
+    device = house.prediction_profile(profile)
+    entries = [entry for kata in katas for entry in _entries(house, kata, device)]
+    _roofline_table(entries, device)
+    names = " ".join(kata.name for kata in katas)
+    if out is None:
+        click.echo(f"next: kata roofline {names} --profile {device.id} -o roofline.svg")
+        return
+    from harness.pictures.draw_roofline import draw_roofline
+
+    draw_roofline(entries, device, f"{names.replace(' ', ', ')} on {device.name}", out)
+    click.echo(f"drawn: {out}")
+
+
+def _entries(house: House, kata: Kata, profile: "Profile") -> "list[Entry]":
+    """What was timed on the profile, and the traffic of what was not."""
+    from harness.ladder import climb
+    from harness.measured import load_results
+    from harness.pictures import roofline as points
+
+    results = load_results(house.root / "hardware_profiles" / "measured")
+    timings = {
+        **points.reference_timings(results, kata, profile),
+        **points.own_timings(house.progress.best(), kata, profile),
+    }
+    with draw.waiting(f"placing {kata.name}"):
+        timed = points.timed_entries(kata, profile, timings)
+        if not points.wants_counting(kata, timed):
+            return timed
+        rungs = climb(kata, "cpu", house.home / "cache", yours=points.is_written(kata))
+        return [*timed, *points.counted_entries(kata, rungs, timed)]
+
+
+def _roofline_table(entries: "list[Entry]", profile: "Profile") -> None:
+    from rich.table import Table
+
+    peaks = {one.dtype: profile.peak_of(one.dtype) for one in entries if one.cost.flops}
+    rates = [f"memory {profile.bandwidth / 1e12:.3g} TB/s"]
+    rates += [f"{dtype} {peak / 1e12:.4g} TFLOP/s" for dtype, peak in peaks.items()]
+    table = Table(title=f"{profile.name}: {', '.join(rates)}", title_justify="left", box=None)
+    for name in ("kata", "version", "case"):
+        table.add_column(name)
+    for name in ("FLOP/byte", "TFLOP/s", "TB/s", "us", "of the light"):
+        table.add_column(name, justify="right")
+    table.add_column("from")
+    for one in entries:
+        speeds = (
+            [""] * 4
+            if one.seconds is None
+            else [f"{one.flops_per_s / 1e12:.4g}", f"{one.bytes_per_s / 1e12:.3g}",
+                  f"{one.seconds * 1e6:,.4g}", f"{one.share:.1%}"]
+        )  # fmt: skip
+        table.add_row(
+            one.kata, one.impl, one.case, f"{one.cost.intensity:.3g}", *speeds, one.source
+        )
+    draw.console().print(table)
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.option("--case", default=1, show_default=True, help="Which [[cases]] of kata.toml.")
+@click.option(
+    "--impl", default="yours", show_default=True, help="yours, solution, wrong:naive or a path."
+)
+@OUT
+@click.pass_obj
+def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
+    """Which program or warp touches what, and what it costs: sectors, banks."""
+    from harness.pictures.canvas import check_file
+    from harness.pictures.trace import case_words, check_case, recorded
+
+    if out is not None:
+        check_file(out)
+    check_case(kata, case)
+    submission = submissions(kata, impl, house.home / "cache")[0]
+    with draw.waiting(f"{kata.name} on the simulator"):
+        found = recorded(submission, case)
+    title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
+    _trace_tables(found, title)
+    if out is None:
+        click.echo(f"next: kata trace {kata.name} --case {case} --impl {impl} -o trace.svg")
+        return
+    from harness.pictures.draw_trace import draw_trace
+
+    draw_trace(found, title, out)
+    click.echo(f"drawn: {out}")
+
+
+def _trace_tables(found: "Recording", title: str) -> None:
+    from rich.table import Table
+
+    out = draw.console()
+    out.print(title, markup=False)
+    kernels = ", ".join(f"{one.kernel} from {found.unit} {one.first}" for one in found.launches)
+    out.print(f"{found.units} {found.unit}s: {kernels}", markup=False)
+    table = Table(box=None)
+    for name in ("line", "", "requests", "sectors a request", "at least", "source"):
+        table.add_column(name, justify="right" if "e" in name and name != "line" else "left")
+    for line in found.lines:
+        table.add_row(line.where, line.kind, str(line.requests),
+                      f"{line.sectors_per_request:.4g}", f"{line.least_per_request:.4g}",
+                      line.source)  # fmt: skip
+    out.print(table)
+    for one in found.banks:
+        out.print(
+            f"{one.where} shared {one.kind}: {one.wavefronts_per_request:.3g} passes a request, "
+            f"at worst {one.worst} words of one bank",
+            markup=False,
+        )
+
+
+COMMANDS = [roofline, trace]

@@ -1,0 +1,279 @@
+"""The roofline as a picture: ceilings of a device, katas under them."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.hardware import Profile
+from harness.pictures.canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, picture
+from harness.pictures.roofline import REFERENCE, SLOW, YOURS, Entry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (10.5, 6.5)
+NEAR = 1.1  # marks nearer than this factor share one line
+GAP = 12.0  # points between neighbouring labels
+# shape and colour of an implementation; a baseline takes the rest, in the order of their names
+STYLES = {REFERENCE: ("o", BLUE), YOURS: ("*", RED), SLOW: ("s", PURPLE)}
+OTHERS = (("^", GREEN), ("D", ORANGE), ("v", GREY), ("P", BLACK))
+
+
+class Box(NamedTuple):
+    """A rectangle in points."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def meets(self, other: "Box") -> bool:
+        """Whether the two overlap."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.bottom < other.top
+            and other.bottom < self.top
+        )
+
+
+def draw_roofline(entries: Sequence[Entry], profile: Profile, title: str, file: Path) -> None:
+    """Draw the ceilings of `profile` and every entry into `file`."""
+    said = "; ".join(map(describe, entries))
+    with picture(file, title=title, words=said, size=SIZE) as figure:
+        figure.suptitle(title, fontsize=12, fontweight="bold")
+        working = [one for one in entries if one.cost.flops]
+        moving = [one for one in entries if not one.cost.flops]
+        styles = _styles(entries)
+        if working and moving:
+            left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+            _draw_plane(figure, left, working, profile, styles)
+            _draw_movers(right, moving, profile, styles)
+        elif moving:
+            _draw_movers(figure.subplots(), moving, profile, styles)
+        else:
+            _draw_plane(figure, figure.subplots(), working, profile, styles)
+        _draw_legend(figure, entries, styles)
+
+
+def describe(entry: Entry) -> str:
+    """An entry in words."""
+    if entry.share is None:
+        return f"{entry.kata} {entry.impl}: {entry.cost.intensity:.3g} FLOP/byte, {entry.source}"
+    return f"{entry.kata} {entry.impl}: {entry.share:.0%} of the speed of light, {entry.source}"
+
+
+def _styles(entries: Sequence[Entry]) -> dict[str, tuple[str, str]]:
+    others = sorted({one.impl for one in entries} - set(STYLES))
+    return {**STYLES, **{name: OTHERS[at % len(OTHERS)] for at, name in enumerate(others)}}
+
+
+def _draw_legend(
+    figure: "Figure", entries: Sequence[Entry], styles: dict[str, tuple[str, str]]
+) -> None:
+    from matplotlib.lines import Line2D
+
+    there = {one.impl for one in entries}
+    handles = [
+        Line2D([], [], marker=shape, color=colour, linestyle="", markersize=8, label=impl)
+        for impl, (shape, colour) in styles.items()
+        if impl in there
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+
+
+# ---- the plane of intensity and FLOP/s -----------------------------------------------------
+
+
+def _draw_plane(
+    figure: "Figure",
+    axes: "Axes",
+    entries: Sequence[Entry],
+    profile: Profile,
+    styles: dict[str, tuple[str, str]],
+) -> None:
+    dtypes = list(dict.fromkeys(one.dtype for one in entries))
+    peaks = {dtype: profile.peak_of(dtype) for dtype in dtypes}
+    ridge = max(peaks.values()) / profile.bandwidth
+    at = [one.cost.intensity for one in entries]
+    left, right = min([*at, ridge]) / 5, max([*at, ridge]) * 12
+    timed = [one for one in entries if one.seconds]
+    lowest = min([left * profile.bandwidth * 2, *(one.flops_per_s for one in timed)]) / 2.5
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(left, right)
+    axes.set_ylim(lowest, max(peaks.values()) * 2.5)
+    axes.set_xlabel("FLOP per byte moved: the least possible for what was timed")
+    axes.set_ylabel("FLOP per second")
+    axes.grid(which="major", color="#E4E4E4", linewidth=0.6)
+    _draw_ceilings(axes, profile, peaks, left, right)
+    _draw_counted(axes, [one for one in entries if not one.seconds], profile, peaks, lowest, styles)
+    for one in timed:
+        shape, colour = styles[one.impl]
+        axes.plot(
+            one.cost.intensity, one.flops_per_s, shape, color=colour, markersize=8,
+            markeredgecolor="white", markeredgewidth=0.6, zorder=4,
+        )  # fmt: skip
+    _label_points(figure, axes, timed)
+
+
+def _draw_ceilings(
+    axes: "Axes", profile: Profile, peaks: dict[str, float], left: float, right: float
+) -> None:
+    highest = max(peaks.values())
+    bandwidths = {"memory": profile.bandwidth}
+    if "bandwidth" in profile.measured:
+        bandwidths["measured"] = profile.measured["bandwidth"]
+    for name, bandwidth in bandwidths.items():
+        style = "-" if name == "memory" else "--"
+        ridge = highest / bandwidth
+        axes.plot([left, ridge], [left * bandwidth, highest], style, color=BLACK, linewidth=1.4)
+    axes.annotate(
+        " and ".join(f"{name} {rate / 1e12:.3g} TB/s" for name, rate in bandwidths.items()),
+        (left * 1.3, left * 1.3 * profile.bandwidth),
+        xytext=(0, 7),
+        textcoords="offset points",
+        rotation=45,
+        rotation_mode="anchor",
+        transform_rotates_text=True,
+    )
+    for dtype, peak in peaks.items():
+        axes.plot([peak / profile.bandwidth, right], [peak, peak], color=BLACK, linewidth=1.4)
+        axes.annotate(
+            f"{dtype} {peak / 1e12:.4g} TFLOP/s",
+            (right, peak),
+            xytext=(-2, 3),
+            textcoords="offset points",
+            ha="right",
+        )
+
+
+def _draw_counted(
+    axes: "Axes",
+    entries: Sequence[Entry],
+    profile: Profile,
+    peaks: dict[str, float],
+    lowest: float,
+    styles: dict[str, tuple[str, str]],
+) -> None:
+    """A vertical line up to the roof for each intensity that was counted; no height is claimed."""
+    groups: dict[int, list[Entry]] = defaultdict(list)
+    for one in entries:
+        groups[round(math.log(one.cost.intensity) / math.log(NEAR))].append(one)
+    for group in groups.values():
+        at = group[0].cost.intensity
+        roof = min(at * profile.bandwidth, max(peaks[one.dtype] for one in group))
+        axes.plot([at, at], [lowest, roof], ":", color=GREY, linewidth=1.2)
+        for step, one in enumerate(group):
+            shape, colour = styles[one.impl]
+            height = lowest * 1.25 * 1.35**step
+            axes.plot(at, height, shape, color=colour, markersize=7, fillstyle="none")
+        names = ", ".join(f"{one.kata} {one.impl}" for one in group)
+        axes.annotate(
+            f"{names}: counted, not timed",
+            (at, lowest * 1.35 ** (len(group) + 1)),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=GREY,
+        )
+
+
+def _label_points(figure: "Figure", axes: "Axes", entries: Sequence[Entry]) -> None:
+    """Write beside each point what it is, where no label lies yet."""
+    figure.draw_without_rendering()
+    scale = 72 / figure.dpi
+    places = {
+        id(one): axes.transData.transform((one.cost.intensity, one.flops_per_s)) * scale
+        for one in entries
+    }
+    taken = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in places.values()]
+    for one in sorted(entries, key=lambda one: -one.flops_per_s):
+        text = f"{one.kata} {one.impl} {one.share:.0%}"
+        x, y = places[id(one)]
+        width = 4.9 * len(text)
+        for dx, dy in _offsets(width):
+            box = Box(x + dx, y + dy - GAP / 2, x + dx + width, y + dy + GAP / 2)
+            if not any(box.meets(other) for other in taken):
+                break
+        taken.append(box)
+        axes.annotate(
+            text,
+            (one.cost.intensity, one.flops_per_s),
+            xytext=(dx, dy),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkB": 3},
+        )
+
+
+def _offsets(width: float) -> list[tuple[float, float]]:
+    """Where a label may stand beside its point, the nearest place first."""
+    steps = [0.0] + [sign * GAP * step for step in range(1, 12) for sign in (-1, 1)]
+    return [(dx, dy) for dy in steps for dx in (10.0, -width - 10.0)]
+
+
+# ---- katas without arithmetic --------------------------------------------------------------
+
+
+def _draw_movers(
+    axes: "Axes",
+    entries: Sequence[Entry],
+    profile: Profile,
+    styles: dict[str, tuple[str, str]],
+) -> None:
+    """Bytes a second, where there is no FLOP to count."""
+    katas = list(dict.fromkeys(one.kata for one in entries))
+    ceilings = {"memory": profile.bandwidth}
+    if "bandwidth" in profile.measured:
+        ceilings["measured"] = profile.measured["bandwidth"]
+    for name, rate in ceilings.items():
+        style = "-" if name == "memory" else "--"
+        axes.axhline(rate / 1e12, linestyle=style, color=BLACK, linewidth=1.4)
+        axes.annotate(
+            f"{name} {rate / 1e12:.3g} TB/s",
+            (len(katas) - 0.5, rate / 1e12),
+            xytext=(-2, 3),
+            textcoords="offset points",
+            ha="right",
+        )
+    for at, kata in enumerate(katas):
+        mine = [one for one in entries if one.kata == kata]
+        for one in mine:
+            if one.seconds:
+                shape, colour = styles[one.impl]
+                axes.plot(at, one.bytes_per_s / 1e12, shape, color=colour, markersize=8)
+                axes.annotate(
+                    f"{one.impl} {one.share:.0%}",
+                    (at, one.bytes_per_s / 1e12),
+                    xytext=(8, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize=8,
+                )
+        counted = [f"{one.impl} {one.cost.bytes / one.least:.2f} x the least bytes"
+                   for one in mine if not one.seconds]  # fmt: skip
+        if counted:
+            axes.annotate(
+                "counted, not timed:\n" + "\n".join(counted),
+                (at, 0),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=8,
+                color=GREY,
+            )
+    axes.set_title("no arithmetic: bytes only", fontsize=9)
+    axes.set_ylabel("TB of the least traffic per second")
+    axes.set_ylim(0, 1.15 * profile.bandwidth / 1e12)
+    axes.set_xlim(-0.5, len(katas) - 0.5)
+    axes.set_xticks(range(len(katas)))
+    axes.set_xticklabels(katas)
