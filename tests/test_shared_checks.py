@@ -58,3 +58,16 @@ def test_the_same_seed_gives_the_same_inputs(judged, tmp_path):
 
     assert seen("--seed=1") == seen("--seed=1")
     assert seen("--seed=1") != seen("--seed=2")
+
+
+def test_what_pytorch_has_not_implemented_is_no_stub(judged, mini):
+    stub = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    words = "\"geqrf_cpu\" not implemented for 'BFloat16'"
+    stub.write_text(
+        stub.read_text().replace(
+            "raise NotImplementedError ", f"raise NotImplementedError({words!r}) "
+        )
+    )
+    messages = {event["message"] for event in judged()}
+    assert not any("still a stub" in message for message in messages)
+    assert any(words in message for message in messages)

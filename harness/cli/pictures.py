@@ -22,9 +22,7 @@ OUT = click.option(
 
 @click.command()
 @click.argument("katas", nargs=-1, required=True, type=KATA)
-@click.option(
-    "--profile", "asked", help="Hardware profile; default: this machine's GPU, else H100."
-)
+@click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
 @OUT
 @click.pass_obj
 def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None) -> None:
@@ -69,28 +67,25 @@ def _entries(house: House, kata: Kata, profile: "Profile") -> "list[Entry]":
 
 
 def _roofline_table(entries: "list[Entry]", profile: "Profile") -> None:
-    from rich.table import Table
-
+    """The same figures in words, case by case."""
     peaks = {one.dtype: profile.peak_of(one.dtype) for one in entries if one.cost.flops}
     rates = [f"memory {profile.bandwidth / 1e12:.3g} TB/s"]
     rates += [f"{dtype} {peak / 1e12:.4g} TFLOP/s" for dtype, peak in peaks.items()]
-    table = Table(title=f"{profile.name}: {', '.join(rates)}", title_justify="left", box=None)
-    for name in ("kata", "version", "case"):
-        table.add_column(name)
-    for name in ("FLOP/byte", "TFLOP/s", "TB/s", "us", "of the light"):
-        table.add_column(name, justify="right")
-    table.add_column("from")
-    for one in entries:
-        speeds = (
-            [""] * 4
-            if one.seconds is None
-            else [f"{one.flops_per_s / 1e12:.4g}", f"{one.bytes_per_s / 1e12:.3g}",
-                  f"{one.seconds * 1e6:,.4g}", f"{one.share:.1%}"]
-        )  # fmt: skip
-        table.add_row(
-            one.kata, one.impl, one.case, f"{one.cost.intensity:.3g}", *speeds, one.source
-        )
-    draw.console().print(table)
+    click.echo(f"{profile.name}: {', '.join(rates)}")
+    width = max(len(one.impl) for one in entries)
+    heading = ""
+    for one in sorted(entries, key=lambda one: (one.kata, one.case)):
+        if heading != (heading := f"{one.kata}: {one.case}"):
+            click.echo(heading)
+        click.echo(f"  {one.impl:{width}}  {_figures(one)}  {one.source}")
+
+
+def _figures(one: "Entry") -> str:
+    where = f"{one.cost.intensity:8.4g} FLOP/byte"
+    if one.seconds is None or one.share is None:
+        return f"{where}  {one.cost.bytes / one.least:.2f} x the least bytes"
+    speeds = f"{one.flops_per_s / 1e12:8.4g} TFLOP/s  {one.bytes_per_s / 1e12:6.3g} TB/s"
+    return f"{where}  {speeds}  {one.seconds * 1e6:8,.4g} us  {one.share:6.1%} of the light"
 
 
 @click.command()
@@ -113,7 +108,7 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     with draw.waiting(f"{kata.name} on the simulator"):
         found = recorded(submission, case)
     title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
-    _trace_tables(found, title)
+    _trace_words(found, title)
     if out is None:
         click.echo(f"next: kata trace {kata.name} --case {case} --impl {impl} -o trace.svg")
         return
@@ -123,26 +118,21 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     click.echo(f"drawn: {out}")
 
 
-def _trace_tables(found: "Recording", title: str) -> None:
-    from rich.table import Table
-
-    out = draw.console()
-    out.print(title, markup=False)
+def _trace_words(found: "Recording", title: str) -> None:
+    """The same figures in words, line by line."""
     kernels = ", ".join(f"{one.kernel} from {found.unit} {one.first}" for one in found.launches)
-    out.print(f"{found.units} {found.unit}s: {kernels}", markup=False)
-    table = Table(box=None)
-    for name in ("line", "", "requests", "sectors a request", "at least", "source"):
-        table.add_column(name, justify="right" if "e" in name and name != "line" else "left")
+    click.echo(f"{title}\n{found.units} {found.unit}s: {kernels}")
+    width = max(len(one.where) for one in (*found.lines, *found.banks))
     for line in found.lines:
-        table.add_row(line.where, line.kind, str(line.requests),
-                      f"{line.sectors_per_request:.4g}", f"{line.least_per_request:.4g}",
-                      line.source)  # fmt: skip
-    out.print(table)
+        click.echo(
+            f"  {line.where:{width}}  {line.kind:6} {line.requests:6} requests, "
+            f"{line.sectors_per_request:6.4g} sectors each, {line.least_per_request:6.4g} at least"
+            f"    {line.source}"
+        )
     for one in found.banks:
-        out.print(
-            f"{one.where} shared {one.kind}: {one.wavefronts_per_request:.3g} passes a request, "
-            f"at worst {one.worst} words of one bank",
-            markup=False,
+        click.echo(
+            f"  {one.where:{width}}  {one.kind:6} {one.requests:6} requests to shared memory, "
+            f"{one.wavefronts_per_request:.3g} passes each    {one.source}"
         )
 
 

@@ -26,6 +26,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a line of source may hold dollar signs
     "svg.fonttype": "none",  # words stay words: for search and for a screen reader
     "svg.hashsalt": "kata",  # the same figures give the same file
 }

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SIZE = (10.5, 6.5)
 NEAR = 1.1  # marks nearer than this factor share one line
 GAP = 12.0  # points between neighbouring labels
+PIECES = 100
+CEILING = "ceiling"
+LINES = {"memory": "-", "measured": "--"}
 # shape and colour of an implementation; a baseline takes the rest, in the order of their names
 STYLES = {REFERENCE: ("o", BLUE), YOURS: ("*", RED), SLOW: ("s", PURPLE)}
 OTHERS = (("^", GREEN), ("D", ORANGE), ("v", GREY), ("P", BLACK))
@@ -106,11 +109,14 @@ def _draw_plane(
     axes.set_yscale("log")
     axes.set_xlim(left, right)
     axes.set_ylim(lowest, max(peaks.values()) * 2.5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
     axes.set_xlabel("FLOP per byte moved: the least possible for what was timed")
-    axes.set_ylabel("FLOP per second")
+    axes.set_ylabel("TFLOP/s")
+    axes.set_title("percent: of the speed of light", fontsize=9, loc="left", color=GREY)
     axes.grid(which="major", color="#E4E4E4", linewidth=0.6)
-    _draw_ceilings(axes, profile, peaks, left, right)
-    _draw_counted(axes, [one for one in entries if not one.seconds], profile, peaks, lowest, styles)
+    _draw_ceilings(figure, axes, profile, peaks)
+    _draw_counted(axes, [one for one in entries if not one.seconds], profile, peaks, styles)
     for one in timed:
         shape, colour = styles[one.impl]
         axes.plot(
@@ -120,35 +126,54 @@ def _draw_plane(
     _label_points(figure, axes, timed)
 
 
+def _bandwidths(profile: Profile) -> dict[str, float]:
+    """Bytes per second by name: the datasheet's, and what was measured where there is that."""
+    measured = profile.measured.get("bandwidth")
+    return {"memory": profile.bandwidth, **({"measured": measured} if measured else {})}
+
+
 def _draw_ceilings(
-    axes: "Axes", profile: Profile, peaks: dict[str, float], left: float, right: float
+    figure: "Figure", axes: "Axes", profile: Profile, peaks: dict[str, float]
 ) -> None:
+    left, right = axes.get_xlim()
     highest = max(peaks.values())
-    bandwidths = {"memory": profile.bandwidth}
-    if "bandwidth" in profile.measured:
-        bandwidths["measured"] = profile.measured["bandwidth"]
+    bandwidths = _bandwidths(profile)
     for name, bandwidth in bandwidths.items():
-        style = "-" if name == "memory" else "--"
-        ridge = highest / bandwidth
-        axes.plot([left, ridge], [left * bandwidth, highest], style, color=BLACK, linewidth=1.4)
-    axes.annotate(
-        " and ".join(f"{name} {rate / 1e12:.3g} TB/s" for name, rate in bandwidths.items()),
-        (left * 1.3, left * 1.3 * profile.bandwidth),
-        xytext=(0, 7),
-        textcoords="offset points",
-        rotation=45,
-        rotation_mode="anchor",
-        transform_rotates_text=True,
-    )
+        # many short pieces, so that labels can keep clear of them
+        at = [left * (highest / bandwidth / left) ** (step / PIECES) for step in range(PIECES + 1)]
+        style = LINES[name]
+        axes.plot(at, [x * bandwidth for x in at], style, color=BLACK, linewidth=1.4, gid=CEILING)
+    by_peak: dict[float, list[str]] = defaultdict(list)
     for dtype, peak in peaks.items():
-        axes.plot([peak / profile.bandwidth, right], [peak, peak], color=BLACK, linewidth=1.4)
+        by_peak[peak].append(dtype)
+    for peak, dtypes in by_peak.items():
+        ridge = peak / profile.bandwidth
+        at = [ridge * (right / ridge) ** (step / PIECES) for step in range(PIECES + 1)]
+        axes.plot(at, [peak] * len(at), color=BLACK, linewidth=1.4, gid=CEILING)
         axes.annotate(
-            f"{dtype} {peak / 1e12:.4g} TFLOP/s",
+            f"{', '.join(dtypes)} {peak / 1e12:.4g} TFLOP/s",
             (right, peak),
             xytext=(-2, 3),
             textcoords="offset points",
             ha="right",
         )
+    said = ", ".join(f"{name} {rate / 1e12:.3g} TB/s" for name, rate in bandwidths.items())
+    _write_along(figure, axes, said, profile.bandwidth, left)
+
+
+def _write_along(figure: "Figure", axes: "Axes", text: str, bandwidth: float, left: float) -> None:
+    """Write above the slope, at its angle on the page, and a little up from its foot."""
+    figure.draw_without_rendering()
+    (x0, y0), (x1, y1) = axes.transData.transform([(x, x * bandwidth) for x in (left, 10 * left)])
+    foot = max(left, axes.get_ylim()[0] / bandwidth) * 1.15
+    axes.annotate(
+        text,
+        (foot, foot * bandwidth),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+        rotation_mode="anchor",
+    )
 
 
 def _draw_counted(
@@ -156,10 +181,10 @@ def _draw_counted(
     entries: Sequence[Entry],
     profile: Profile,
     peaks: dict[str, float],
-    lowest: float,
     styles: dict[str, tuple[str, str]],
 ) -> None:
     """A vertical line up to the roof for each intensity that was counted; no height is claimed."""
+    lowest = axes.get_ylim()[0]
     groups: dict[int, list[Entry]] = defaultdict(list)
     for one in entries:
         groups[round(math.log(one.cost.intensity) / math.log(NEAR))].append(one)
@@ -193,7 +218,9 @@ def _label_points(figure: "Figure", axes: "Axes", entries: Sequence[Entry]) -> N
         id(one): axes.transData.transform((one.cost.intensity, one.flops_per_s)) * scale
         for one in entries
     }
-    taken = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in places.values()]
+    lines = [line.get_xydata() for line in axes.lines if line.get_gid() == CEILING]
+    crossed = [place * scale for line in lines for place in axes.transData.transform(line)]
+    taken = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in [*places.values(), *crossed]]
     for one in sorted(entries, key=lambda one: -one.flops_per_s):
         text = f"{one.kata} {one.impl} {one.share:.0%}"
         x, y = places[id(one)]
@@ -216,8 +243,9 @@ def _label_points(figure: "Figure", axes: "Axes", entries: Sequence[Entry]) -> N
 
 def _offsets(width: float) -> list[tuple[float, float]]:
     """Where a label may stand beside its point, the nearest place first."""
-    steps = [0.0] + [sign * GAP * step for step in range(1, 12) for sign in (-1, 1)]
-    return [(dx, dy) for dy in steps for dx in (10.0, -width - 10.0)]
+    down = [-GAP * step for step in range(6)]
+    up = [GAP * step for step in range(1, 6)]
+    return [(dx, dy) for dx in (10.0, -width - 10.0) for dy in (*down, *up)]
 
 
 # ---- katas without arithmetic --------------------------------------------------------------
@@ -231,12 +259,8 @@ def _draw_movers(
 ) -> None:
     """Bytes a second, where there is no FLOP to count."""
     katas = list(dict.fromkeys(one.kata for one in entries))
-    ceilings = {"memory": profile.bandwidth}
-    if "bandwidth" in profile.measured:
-        ceilings["measured"] = profile.measured["bandwidth"]
-    for name, rate in ceilings.items():
-        style = "-" if name == "memory" else "--"
-        axes.axhline(rate / 1e12, linestyle=style, color=BLACK, linewidth=1.4)
+    for name, rate in _bandwidths(profile).items():
+        axes.axhline(rate / 1e12, linestyle=LINES[name], color=BLACK, linewidth=1.4)
         axes.annotate(
             f"{name} {rate / 1e12:.3g} TB/s",
             (len(katas) - 0.5, rate / 1e12),
@@ -248,32 +272,41 @@ def _draw_movers(
         mine = [one for one in entries if one.kata == kata]
         for one in mine:
             if one.seconds:
-                shape, colour = styles[one.impl]
-                axes.plot(at, one.bytes_per_s / 1e12, shape, color=colour, markersize=8)
-                axes.annotate(
-                    f"{one.impl} {one.share:.0%}",
-                    (at, one.bytes_per_s / 1e12),
-                    xytext=(8, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                )
-        counted = [f"{one.impl} {one.cost.bytes / one.least:.2f} x the least bytes"
-                   for one in mine if not one.seconds]  # fmt: skip
-        if counted:
-            axes.annotate(
-                "counted, not timed:\n" + "\n".join(counted),
-                (at, 0),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=8,
-                color=GREY,
-            )
+                _draw_mover(axes, at, one, styles[one.impl])
+        _write_counted(axes, at, [one for one in mine if not one.seconds])
     axes.set_title("no arithmetic: bytes only", fontsize=9)
     axes.set_ylabel("TB of the least traffic per second")
     axes.set_ylim(0, 1.15 * profile.bandwidth / 1e12)
     axes.set_xlim(-0.5, len(katas) - 0.5)
     axes.set_xticks(range(len(katas)))
     axes.set_xticklabels(katas)
+
+
+def _draw_mover(axes: "Axes", at: int, one: Entry, style: tuple[str, str]) -> None:
+    shape, colour = style
+    rate = one.bytes_per_s / 1e12
+    axes.plot(at, rate, shape, color=colour, markersize=8)
+    axes.annotate(
+        f"{one.impl} {one.share:.0%}",
+        (at, rate),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+    )
+
+
+def _write_counted(axes: "Axes", at: int, entries: Sequence[Entry]) -> None:
+    """What has no time stands in words: a point would claim a rate."""
+    if entries:
+        rows = [f"{one.impl}: {one.cost.bytes / one.least:.2f} x the least" for one in entries]
+        axes.annotate(
+            "\n".join(["bytes counted, not timed", *rows]),
+            (at, 0),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=8,
+            color=GREY,
+        )

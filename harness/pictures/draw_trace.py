@@ -166,7 +166,7 @@ def _label(line: Line | BankMap, most: int = 56) -> str:
 
 
 def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     part.suptitle(
         "Words that the worst request of each warp of a block wants of each bank: every one beyond "
@@ -175,11 +175,11 @@ def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
         ha="left",
         fontsize=10,
     )
-    colours = LinearSegmentedColormap.from_list("passes", ["#FFFFFF", "#CFE3F1", "#F5CF7A", RED])
+    colours = LinearSegmentedColormap.from_list("passes", ["#DCEBF5", "#F5CF7A", RED])
     worst = max(one.worst for one in banks)
     every = part.subplots(1, len(banks), sharey=True, squeeze=False)[0]
     for axes, one in zip(every, banks, strict=True):
-        axes.imshow(one.words, cmap=colours, vmin=0, vmax=max(4, worst), aspect="auto")
+        axes.imshow(one.words, cmap=colours, norm=LogNorm(1, max(8, worst)), aspect="auto")
         _write_counts(axes, one)
         count = one.wavefronts_per_request
         passes = f"{count:.3g} {'pass' if count == 1 else 'passes'} a request"

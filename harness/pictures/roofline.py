@@ -6,6 +6,7 @@ counted one has the traffic that its kernels were seen to make, and no time.
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,20 +54,20 @@ class Entry:
     @property
     def flops_per_s(self) -> float:
         """Work done in a second; NaN where nothing was timed."""
-        return self.cost.flops / self.seconds if self.seconds else float("nan")
+        return self.cost.flops / self.seconds if self.seconds else math.nan
 
     @property
     def bytes_per_s(self) -> float:
         """Least traffic in a second; NaN where nothing was timed."""
-        return self.cost.bytes / self.seconds if self.seconds else float("nan")
+        return self.cost.bytes / self.seconds if self.seconds else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """A threshold's value and, where it is kept, the median time of the implementation."""
+    """A threshold's value and the median time of the implementation; NaN where it is not kept."""
 
     value: float
-    median_s: float | None
+    median_s: float
     source: str
 
 
@@ -85,10 +86,11 @@ def reference_timings(
         for impl, part in ((REFERENCE, judged), (SLOW, judged.get(NAIVE))):
             for value in part["measurements"] if part else ():
                 if value["meter"] in ("roofline", "baseline"):
-                    timing = _timing(
-                        value["value"], value["detail"], f"measured {one['date'][:10]}"
+                    found[impl, value["name"]] = Timing(
+                        value=value["value"],
+                        median_s=value["detail"]["median"],
+                        source=f"measured {one['date'][:10]}",
                     )
-                    found[impl, value["name"]] = timing
     return found
 
 
@@ -97,7 +99,7 @@ def own_timings(
 ) -> dict[tuple[str, str], Timing]:
     """The learner's best on `profile`."""
     return {
-        (YOURS, one.name): Timing(value=one.value, median_s=None, source="your best")
+        (YOURS, one.name): Timing(value=one.value, median_s=math.nan, source="your best")
         for one in best
         if (one.kata, one.profile, one.meter) == (kata.name, profile.id, "roofline")
     }
@@ -107,11 +109,12 @@ def timed_entries(kata: Kata, profile: Profile, timings: Timings) -> list[Entry]
     """
     What was timed of `kata` on `profile`, threshold by threshold.
 
-    A ratio to a baseline gives the baseline's time, as it gives the implementation's: both were
-    measured side by side.
+    A ratio to a baseline gives two times, for both were measured side by side. Where a case has
+    a threshold on the roofline as well, the implementation's time is the one taken there.
     """
     limits = {one.name: one for one in kata.speed}
-    known = {key: timing for key, timing in timings.items() if key[1] in limits}
+    held = [(key, timing) for key, timing in timings.items() if key[1] in limits]
+    known = dict(sorted(held, key=lambda one: limits[one[0][1]].kind != "roofline"))
     cases = {name: limits[name].case for _, name in known}
     costs = dict(zip(cases, costs_of(kata, list(cases.values())), strict=True))
     entries: dict[tuple[str, str], Entry] = {}
@@ -119,12 +122,9 @@ def timed_entries(kata: Kata, profile: Profile, timings: Timings) -> list[Entry]
         limit, cost = limits[name], costs[name]
         dtype = limit.dtype or str(limit.case.get("dtype", "float32"))
         ideal_s = speed_of_light(cost, dtype, profile)
-        if limit.kind == "roofline":
-            times = {impl: ideal_s / timing.value}
-        elif timing.median_s is not None and impl == REFERENCE:
-            times = {str(limit.against): timing.median_s * timing.value}
-        else:
-            times = {}
+        times = {impl: ideal_s / timing.value}
+        if limit.kind == "baseline":
+            times = {impl: timing.median_s, str(limit.against): timing.median_s * timing.value}
         for who, seconds in times.items():
             entry = Entry(
                 kata=kata.name,

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date, timedelta
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -135,7 +135,7 @@ def _box(topic: TopicLine, x: int, y: int) -> Markup:
     fill = "fast" if topic.share >= 1 and topic.katas else "correct" if topic.share else "untried"
     state = "open" if topic.open else "locked"
     done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
-    name = wrap(shorten(topic.name, 2 * LINE, placeholder="…"), LINE)
+    name = wrap(topic.name, LINE, max_lines=2, placeholder="…")
     words = [
         Markup('<text x="{}" y="{}">{}</text>').format(x + 6, y + LEADING * at, line)
         for at, line in enumerate([*name, f"{state} · {done}"], start=1)

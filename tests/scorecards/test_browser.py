@@ -1,0 +1,164 @@
+"""The pages in a real browser: what is there, what links where, how wide it is."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from harness.classroom import Pupil
+from harness.progress import Progress
+from harness.scorecard import read_scorecard
+from harness.scorecard.html import class_as_html
+from tests.scorecards.learner import curriculum
+from tests.scorecards.test_year import END
+
+PAGE = Path(__file__).parent / "year" / "scorecard.html"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PHONE = 390
+LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
+# a page cannot be asked how wide it is, but it can say so in its title
+MEASURE = """<script>addEventListener("load", () => {
+    const page = document.documentElement
+    document.title = page.scrollWidth + " of " + page.clientWidth
+})</script>"""
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
+
+
+def browse(page, *options):
+    """Open `page`; what the browser printed, the document or its errors."""
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *options, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+class Document(HTMLParser):
+    """Elements with their attributes, and the text between them."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.words = [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, text):
+        self.words.append(text)
+
+    def all(self, tag):
+        return [attributes for found, attributes in self.elements if found == tag]
+
+    @property
+    def text(self):
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def dom():
+    """The page as Chromium understood it."""
+    return Document(browse(PAGE, "--dump-dom").stdout)
+
+
+@pytest.fixture(scope="module")
+def class_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class")
+    known = curriculum()
+    card = read_scorecard(known, Progress(folder), END)
+    page = folder / "class.html"
+    names = ("Ada <b>", *(f"learner{at}" for at in range(20)))
+    page.write_text(class_as_html([Pupil(name=name, card=card) for name in names]))
+    return page
+
+
+@in_a_browser
+def test_what_was_done_is_on_the_page(dom):
+    assert "214 of 416 concepts, hands-on and milestones owned" in dom.text
+    assert "kata_01_1" in dom.text
+    assert "Topic 5: locked" in dom.text
+    assert len(dom.all("tr")) > 187  # a row for each kata that was tried, and headings
+    assert dom.all("html")[0]["lang"] == "en"
+
+
+@in_a_browser
+def test_every_link_leads_somewhere(dom):
+    targets = {attributes["id"] for _, attributes in dom.elements if "id" in attributes}
+    links = [attributes["href"] for attributes in dom.all("a")]
+    assert len(links) > 200
+    assert {link for link in links if not link.startswith("#")} == set()
+    assert {link[1:] for link in links} <= targets
+
+
+@in_a_browser
+def test_the_page_has_landmarks_and_boxes_for_the_keyboard(dom):
+    assert [len(dom.all(tag)) for tag in ("header", "nav", "main", "footer", "h1")] == [1] * 5
+    boxes = [one for one in dom.all("div") if one.get("class") == "wide"]
+    assert len(boxes) == 4
+    assert all(one["tabindex"] == "0" and one["aria-label"] for one in boxes)
+    assert dom.all("script") == []
+    assert dom.all("link") == []
+
+
+@in_a_browser
+@pytest.mark.parametrize("which", ["scorecard", "class"])
+def test_a_phone_scrolls_down_only(which, class_page, tmp_path):
+    source = PAGE if which == "scorecard" else class_page
+    page = tmp_path / "measured.html"
+    page.write_text(source.read_text().replace("</head>", f"{MEASURE}</head>"))
+    # a window is never narrower than 500 pixels: a frame is
+    frame = tmp_path / "phone.html"
+    frame.write_text(
+        f"<iframe id=f src={page.name} width={PHONE} height=800></iframe><script>"
+        "f.onload = () => setTimeout(() => document.title = f.contentDocument.title)</script>"
+    )
+    options = ("--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=2000")
+    shown = browse(frame, *options).stdout
+    title = re.search("<title>(.*)</title>", shown)
+    assert title is not None, shown
+    needed, there = map(int, title.group(1).split(" of "))
+    assert needed == there <= PHONE
+
+
+@in_a_browser
+def test_it_is_drawn_and_nothing_is_complained_of(tmp_path):
+    picture = tmp_path / "page.png"
+    done = browse(
+        PAGE, f"--screenshot={picture}", "--window-size=1200,2000", "--enable-logging=stderr"
+    )
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    data = picture.read_bytes()
+    width, height = (int.from_bytes(data[at : at + 4]) for at in (16, 20))
+    assert (width, height) == (1200, 2000)
+    assert len(data) > 50_000  # an empty page is a tenth of this
+
+
+def test_a_name_cannot_bring_markup(class_page):
+    assert "Ada &lt;b&gt;" in class_page.read_text()
+
+
+def test_every_text_stands_out_from_its_ground():
+    source = PAGE.read_text()
+    light, dark = re.findall(r":root \{(.*?)\}", source, re.DOTALL)
+    for theme in (light, dark):
+        colour = dict(re.findall(r"--(\w+): (#\w+)", theme))
+        pairs = [*product(["ink"], ["paper", *LEVELS]), ("soft", "paper"), ("focus", "paper")]
+        low = {pair: contrast(*(colour[name] for name in pair)) for pair in pairs}
+        assert {pair: ratio for pair, ratio in low.items() if ratio < 4.5} == {}
+
+
+def contrast(one, other):
+    """The ratio of WCAG 2: 4.5 is what small text needs."""
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
