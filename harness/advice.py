@@ -11,11 +11,11 @@ from harness.mastery import Level, Standing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A kata to take up, and the reason in words; `again` when it is to be written anew."""
+    """A kata to take up, and the reason in words; `begun` when a practice of it is under way."""
 
     kata: str
     reason: str
-    again: bool = False
+    begun: bool = False
 
 
 def due(known: Mapping[str, Standing], now: datetime) -> list[Standing]:
@@ -41,17 +41,19 @@ def advise(
         placed: Katas that the learner has tested out of.
     """
     begun = [
-        one
-        for one in known.values()
-        if one.open and one.runs and one.level < Level.FAST and not one.is_due(now)
+        one for one in known.values() if one.open and one.level < Level.FAST and not one.is_due(now)
     ]
     return [
-        *(Advice(kata=one.kata, reason=_begun(one)) for one in begun),
-        *(Advice(kata=one.kata, reason=_faded(one, now), again=True) for one in due(known, now)),
+        *(Advice(kata=one.kata, reason=_begun(one), begun=True) for one in begun),
+        *(
+            Advice(kata=one.kata, reason=_faded(one, now), begun=one.open)
+            for one in due(known, now)
+        ),
         *(
             Advice(kata=kata.name, reason=_within_reach(kata, known))
             for kata in curriculum.katas.values()
             if known[kata.name].level == Level.UNTRIED
+            and not known[kata.name].open
             and kata.name not in placed
             and not missing(kata, known, placed)
         ),
@@ -87,7 +89,7 @@ def placement_of(katas: Mapping[str, Kata], week: int, most: int = 3) -> list[Ka
 
 
 def _begun(one: Standing) -> str:
-    runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
+    runs = {0: "no run yet", 1: "1 run"}.get(one.runs, f"{one.runs} runs")
     return f"begun and not solved yet ({runs})"
 
 

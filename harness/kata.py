@@ -29,6 +29,8 @@ REPORTED_METERS = (
 )  # fmt: skip
 METERS = CASE_METERS + REPORTED_METERS
 
+DRAWS = 8  # for each case that is wanted: some are listed already, or drawn twice
+
 Case = Mapping[str, Any]
 
 
@@ -269,20 +271,22 @@ def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
     Args:
         kata: One without ``[vary]`` has none.
         device: Where they are to run.
-        count: How many.
+        count: How many at most; fewer where there are not as many.
         seed: The same seed gives the same cases.
     """
     bases = [case for case in kata.cases if case.get("only", device) == device]
     if not kata.vary or not bases:
         return []
     draw = random.Random(seed)
-    return [
-        {
+    fresh: list[Case] = []
+    for _ in range(DRAWS * count):
+        case = {
             name: draw.choice(kata.vary[name]) if name in kata.vary else value
             for name, value in draw.choice(bases).items()
         }
-        for _ in range(count)
-    ]
+        if case not in bases and case not in fresh:
+            fresh.append(case)
+    return fresh[:count]
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.catalog import Curriculum
 from harness.errors import HarnessError, UsageProblem
+from harness.files import sha256
 from harness.kata import Kata
 from harness.runner import Outcome, run_kata
 from harness.workspace import Workspace
@@ -17,6 +18,16 @@ from harness.workspace import Workspace
 SCHEMA = 1
 HELD, BROKEN, UNKNOWN = "held", "broken", "unknown"
 Judge = Callable[..., Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """That a kata was solved: the code by its SHA-256, and what it was judged on."""
+
+    kata: str
+    code_hash: str
+    device: str
+    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +39,17 @@ class Finding:
     why: str
 
 
-def claims_of(path: Path) -> list[dict[str, Any]]:
+def claims_of(path: Path) -> list[Claim]:
     """
-    The katas that the scorecard at `path` (JSON) calls solved, with their evidence.
+    What the scorecard at `path` (JSON) calls solved.
 
     Raises:
         UsageProblem: it is no scorecard, or of another schema.
     """
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
-        schema, katas = card["schema"], card["katas"]
-        claims = [kata for kata in katas if kata["evidence"] is not None]
+        schema = card["schema"]
+        claims = [_claim(kata) for kata in card["katas"] if kata["evidence"] is not None]
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise UsageProblem(
             f"{path}: expected a scorecard as JSON, found {type(error).__name__}: {error}. "
@@ -49,8 +60,18 @@ def claims_of(path: Path) -> list[dict[str, Any]]:
     return claims
 
 
+def _claim(kata: dict[str, Any]) -> Claim:
+    evidence = kata["evidence"]
+    return Claim(
+        kata=str(kata["name"]),
+        code_hash=str(evidence["code_hash"]),
+        device=str(evidence["device"]),
+        seed=int(evidence["seed"]),
+    )
+
+
 def verify(
-    claims: Sequence[dict[str, Any]],
+    claims: Sequence[Claim],
     curriculum: Curriculum,
     workspace: Workspace,
     *,
@@ -77,26 +98,31 @@ def verify(
 
 
 def _verified(
-    claim: dict[str, Any],
+    claim: Claim,
     curriculum: Curriculum,
     workspace: Workspace,
     devices: Sequence[str],
     judge: Judge,
 ) -> Finding:
-    name, evidence = str(claim["name"]), claim["evidence"]
-    kata: Kata | None = curriculum.katas.get(name)
+    def finding(verdict: str, why: str) -> Finding:
+        return Finding(kata=claim.kata, verdict=verdict, why=why)
+
+    kata: Kata | None = curriculum.katas.get(claim.kata)
     if kata is None:
-        return Finding(kata=name, verdict=UNKNOWN, why="there is no such kata here")
-    if evidence["device"] not in devices:
-        return Finding(kata=name, verdict=UNKNOWN, why=f"no {evidence['device']} device here")
+        return finding(UNKNOWN, "there is no such kata here")
+    if claim.device not in devices:
+        return finding(UNKNOWN, f"no {claim.device} device here")
+    if claim.code_hash == sha256(kata.solution):
+        return finding(BROKEN, "the code is the reference")
+    # a whole hash: any copy would answer to the start of one
+    if claim.code_hash not in {entry.sha256 for entry in workspace.versions(claim.kata)}:
+        return finding(UNKNOWN, f"the code {claim.code_hash[:12]} is not kept here")
     try:
-        code = workspace.read(evidence["code_hash"])
-    except HarnessError:
-        short = evidence["code_hash"][:12]
-        return Finding(kata=name, verdict=UNKNOWN, why=f"the code {short} is not kept here")
+        code = workspace.read(claim.code_hash)
+    except HarnessError as error:
+        return finding(UNKNOWN, error.message)
     with tempfile.TemporaryDirectory(prefix="kata-verify-") as folder:
-        file = Path(folder) / f"{name}.py"
+        file = Path(folder) / f"{claim.kata}.py"
         file.write_bytes(code)
-        outcome = judge(kata, impl=str(file), device=evidence["device"], seed=evidence["seed"])
-    held = outcome.status == "passed"
-    return Finding(kata=name, verdict=HELD if held else BROKEN, why=outcome.reason)
+        outcome = judge(kata, impl=str(file), device=claim.device, seed=claim.seed)
+    return finding(HELD if outcome.status == "passed" else BROKEN, outcome.reason)

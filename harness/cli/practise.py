@@ -90,7 +90,7 @@ def judge(
     swapped = kata.solution.is_file() and sha256(kata.solution) == code_hash
     progress = house.progress
     progress.abort_orphans()
-    repeats = impl == "yours" and house.standings()[kata.name].rounds
+    repeats = impl == "yours" and house.standings()[kata.name].solved_at
     more = [f"--vary={MORE_CASES}"] if repeats else []
     with Interrupts() as interrupts:
         attempt = progress.start(

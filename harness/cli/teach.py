@@ -27,7 +27,7 @@ def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
         click.echo(f"    {kata.teaches}")
         click.echo(f"    {one.reason}")
     first = found[0]
-    begin = "make kata name=" if first.reason.startswith("begun") else "kata start "
+    begin = "make kata name=" if first.begun else "kata start "
     click.echo(f"next: {begin}{first.kata}")
 
 
@@ -49,13 +49,13 @@ def due(found: "Sequence[Standing]", now: datetime) -> None:
 
 def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
     """What lies before the learner."""
-    again = len(standing.rounds)
+    again = sum(one.solved for one in standing.rounds)
     click.echo(f"{shown} is the blank stub; the clock runs ({kata.minutes} minutes are usual).")
     if kept is not None:
         click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")
     if again:
         times = "once" if again == 1 else f"{again} times"
-        click.echo(f"You have practised it {times}.")
+        click.echo(f"You have solved it {times}.")
         if kata.vary:
             click.echo(f"This time other cases are drawn as well: {', '.join(sorted(kata.vary))}.")
     click.echo(f"next: kata show {kata.name}, edit, then make kata name={kata.name}")

@@ -1,5 +1,6 @@
 """`kata watch`: on every save, how far the code has come, and one key for what helps."""
 
+import os
 import select
 import sys
 import termios
@@ -19,6 +20,7 @@ from harness.stages import Stage, stage_of
 
 KEYS = "h hint · l list · s solution · q quit"
 POLL_MS = 200
+Key = Callable[[float | None], str]
 
 
 @click.command()
@@ -42,11 +44,11 @@ def watch(house: House, kata: Kata, once: bool) -> None:
             if any(path == str(kata.file) for _, path in found):
                 _look(house, kata, device)
                 click.echo(KEYS)
-            pressed = key()
+            pressed = key(0)
             if pressed == "q":
                 break
             if pressed:
-                _answer(house, kata, pressed)
+                _answer(kata, pressed, key)
 
 
 def _look(house: House, kata: Kata, device: str) -> bool:
@@ -66,44 +68,53 @@ def _look(house: House, kata: Kata, device: str) -> bool:
 def stage_lines(seen: Outcome) -> Iterator[str]:
     """A line for each stage up to the first red one, then what was red."""
     red = next((check for check in seen.checks if check.outcome == "failed"), None)
-    if red is None and seen.status != "passed":
+    if not seen.checks:
         yield f"✗ import: {seen.reason}"
         return
     yield "✓ import"
     for stage in Stage:
         here = [check for check in seen.checks if stage_of(check.name) == stage]
-        if red in here and red is not None:
+        if red is not None and red in here:
             yield f"✗ {stage.value}: {red.name}: {red.message}"
             return
         if here:
             yield f"✓ {stage.value} ({len(here)})"
+    if seen.status != "passed":
+        yield f"✗ {seen.reason}"
 
 
-def _answer(house: House, kata: Kata, key: str) -> None:
+def _answer(kata: Kata, pressed: str, key: Key) -> None:
     from harness.cli.browse import hint, list_katas
     from harness.cli.practise import diff
 
     context = click.get_current_context()
-    if key == "h":
+    if pressed == "h":
         context.invoke(hint, kata=kata)
-    elif key == "l":
+    elif pressed == "l":
         context.invoke(list_katas, week=kata.week)
-    elif key == "s" and click.confirm("Show the reference? It counts as having seen it."):
-        context.invoke(diff, kata=kata)
+    elif pressed == "s":
+        click.echo("Show the reference? It counts as having seen it: y or n")
+        if key(None) == "y":
+            context.invoke(diff, kata=kata)
 
 
 @contextmanager
-def _single_keys() -> Iterator[Callable[[], str]]:
-    """A function that returns a key pressed meanwhile, or nothing; no keys without a terminal."""
+def _single_keys() -> Iterator[Key]:
+    """
+    A function that waits so many seconds, or for ever, for a key, and returns it or nothing.
+
+    There are no keys without a terminal.
+    """
     if not sys.stdin.isatty():
-        yield lambda: ""
+        yield lambda _: ""
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
 
-    def key() -> str:
-        ready, _, _ = select.select([sys.stdin], [], [], 0)
-        return sys.stdin.read(1) if ready else ""
+    def key(timeout_s: float | None) -> str:
+        ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+        # past Python's buffer, of which select knows nothing
+        return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if ready else ""
 
     try:
         yield key

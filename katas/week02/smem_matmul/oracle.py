@@ -6,10 +6,19 @@ from numba import cuda
 from harness.hardware import Cost
 
 
-def make_inputs(*, m, k, n, dtype, device, seed, into=False):
-    """Two matrices; `into` adds an array for their product."""
+def make_inputs(*, m, k, n, dtype, device, seed, into=False, whole=False):
+    """
+    Two matrices; `into` adds an array for their product.
+
+    With `whole` they hold small whole numbers, whose products and sums are exact in any order: a
+    long sum of others is off by more in one order than in another.
+    """
     generator = np.random.default_rng(seed)
-    a, b = (generator.standard_normal(shape, dtype=dtype) for shape in ((m, k), (k, n)))
+    shapes = ((m, k), (k, n))
+    if whole:
+        a, b = (generator.integers(-8, 9, shape).astype(dtype) for shape in shapes)
+    else:
+        a, b = (generator.standard_normal(shape, dtype=dtype) for shape in shapes)
     inputs = {"a": a, "b": b}
     return inputs | {"out": np.zeros((m, n), dtype)} if into else inputs
 

@@ -1,0 +1,119 @@
+"""What is advised, in which order, and in which words."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness.advice import advise, due, missing, placement_of
+from harness.catalog import Curriculum, load_curriculum
+from harness.mastery import Level, Standing
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NEVER = Standing(
+    kata="", reached=Level.UNTRIED, counted=False, timed_on=(), rounds=(), reviews=(), open=False,
+    stability_days=None, recall=None, due=None, runs=0, hints=0, peeks=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def curriculum(mini):
+    """a, then b which needs a, then c which needs b and a kata that is not written yet."""
+    kata = load_curriculum(mini).kata("doubled")
+    needs = {"a": (), "b": ("a",), "c": ("b", "unwritten")}
+    found = Curriculum(root=mini)
+    found.__dict__["katas"] = {
+        name: replace(kata, name=name, week=week, requires=needs[name])
+        for week, name in enumerate(needs, start=1)
+    }
+    return found
+
+
+def known(**changes):
+    found = {name: replace(NEVER, kata=name) for name in "abc"}
+    return {**found, **{name: replace(found[name], **these) for name, these in changes.items()}}
+
+
+def fast(days=30, recall=0.97, **more):
+    """Solved once, and due in so many days."""
+    return {"reached": Level.FAST, "runs": 1, "due": NOW + timedelta(days=days), "recall": recall,
+            **more}  # fmt: skip
+
+
+def advised(curriculum, standings, **options):
+    return {one.kata: one.reason for one in advise(curriculum, standings, NOW, **options)}
+
+
+def test_only_what_needs_nothing_is_within_reach_at_first(curriculum):
+    assert advised(curriculum, known()) == {"a": "new, week 1; it needs nothing before it"}
+
+
+def test_what_builds_on_what_is_owned_comes_next(curriculum):
+    assert advised(curriculum, known(a=fast())) == {
+        "b": "new, week 2; you own what it builds on: a"
+    }
+
+
+def test_a_kata_that_is_not_written_yet_stands_in_nobodys_way(curriculum):
+    assert list(advised(curriculum, known(a=fast(), b=fast()))) == ["c"]
+    assert missing(curriculum.katas["c"], known()) == ["b"]
+
+
+def test_begun_comes_before_due_before_new(curriculum):
+    found = known(a=fast(days=-3, recall=0.84), b={"reached": Level.ATTEMPTED, "open": True,
+                                                   "runs": 2})  # fmt: skip
+    del curriculum.katas["c"]
+    curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
+    assert advised(curriculum, {**found, "d": replace(NEVER, kata="d")}) == {
+        "b": "begun and not solved yet (2 runs)",
+        "a": "due for 3 days; the chance that you still write it cold is about 84%",
+        "d": "new, week 9; it needs nothing before it",
+    }
+
+
+def test_started_without_a_run_is_begun_and_not_new(curriculum):
+    assert advised(curriculum, known(a={"open": True})) == {
+        "a": "begun and not solved yet (no run yet)"
+    }
+
+
+def test_a_review_under_way_is_gone_on_with_not_started_anew(curriculum):
+    again = advise(curriculum, known(a=fast(days=-1, open=True)), NOW)[0]
+    assert (again.kata, again.begun) == ("a", True)
+    fresh = advise(curriculum, known(a=fast(days=-1)), NOW)[0]
+    assert (fresh.kata, fresh.begun) == ("a", False)
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [({"hours": 0}, "due today"), ({"hours": 25}, "due for 1 day;"), ({"days": 9}, "for 9 days")],
+)
+def test_how_late_is_said_in_days(curriculum, late, words):
+    found = known(a=fast() | {"due": NOW - timedelta(**late)})
+    assert words in advised(curriculum, found)["a"]
+
+
+def test_the_most_forgotten_is_due_first():
+    found = known(a=fast(-1, 0.9), b=fast(-1, 0.6), c=fast(1, 0.1))
+    assert [one.kata for one in due(found, NOW)] == ["b", "a"]
+
+
+def test_who_was_placed_gets_past_without_solving(curriculum):
+    assert list(advised(curriculum, known(), placed={"a"})) == ["b"]
+
+
+def test_placement_asks_for_what_covers_most_the_harder_first(curriculum):
+    kata = curriculum.katas["a"]
+    made = [
+        ("wide", ("01.1", "01.2", "01.3"), 1),
+        ("easy", ("01.4",), 1),
+        ("hard", ("01.4",), 3),
+        ("repeats", ("01.1", "01.2"), 5),
+    ]
+    katas = {
+        name: replace(kata, name=name, covers=covers, difficulty=difficulty)
+        for name, covers, difficulty in made
+    }
+    assert [one.name for one in placement_of(katas, 1)] == ["wide", "hard"]
+    assert [one.name for one in placement_of(katas, 1, most=1)] == ["wide"]
+    assert placement_of(katas, 2) == []
