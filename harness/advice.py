@@ -51,7 +51,7 @@ def advise(
         ),
         *(
             Advice(kata=kata.name, reason=_within_reach(kata, known))
-            for kata in curriculum.katas.values()
+            for kata in sorted(curriculum.katas.values(), key=_order)
             if known[kata.name].level == Level.UNTRIED
             and not known[kata.name].open
             and kata.name not in placed
@@ -86,6 +86,11 @@ def placement_of(katas: Mapping[str, Kata], week: int, most: int = 3) -> list[Ka
         covered |= set(best.covers)
         left.remove(best)
     return chosen
+
+
+def _order(kata: Kata) -> tuple[int, int, int]:
+    """Week by week, and within one the easy and short before the others."""
+    return kata.week, kata.difficulty, kata.minutes
 
 
 def _begun(one: Standing) -> str:

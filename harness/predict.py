@@ -18,8 +18,9 @@ NEAR_TIME = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """The work that is to be estimated, and what the roofline says of it."""
+    """The work that the threshold `name` is about, and what the roofline says of it."""
 
+    name: str
     case: Mapping[str, Any]
     dtype: str
     cost: Cost
@@ -83,7 +84,7 @@ def worksheet(kata: Kata, profile: Profile) -> Sheet:
         )
     cost = _cost_of(kata, dict(timed.case))
     dtype = timed.dtype or str(timed.case.get("dtype", "float32"))
-    return Sheet(case=timed.case, dtype=dtype, cost=cost, profile=profile)
+    return Sheet(name=timed.name, case=timed.case, dtype=dtype, cost=cost, profile=profile)
 
 
 def score(guess: Prediction, sheet: Sheet, share: float | None = None) -> Score:

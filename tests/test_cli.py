@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from harness.cli import SECTIONS, main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -161,3 +165,21 @@ def test_a_missing_extra_is_told_with_its_install_line(kata_command, mini, monke
     done = kata_command("run", "doubled", PYTHONPATH=str(mini))
     assert done.returncode == 3
     assert "doubled needs matplotlib: pip install -e '.[plot]'" in done.stderr
+
+
+def test_help_shows_every_command_in_a_section_and_whole_sentences():
+    names = [name for section in SECTIONS.values() for name in section]
+    assert sorted(names) == sorted(main.commands)
+    shown = CliRunner().invoke(main, ["--help"]).output
+    assert "Practise:\n  next       What to take up now, and why.\n" in shown
+    for name in SECTIONS["Practise"]:
+        assert re.search(rf"^  {name} .*\.$", shown, re.MULTILINE), name
+    assert "..." not in shown.partition("Practise:")[2].partition("See what your code does:")[0]
+
+
+def test_a_brief_loses_no_words_at_the_edge(kata_command, mini):
+    long = " ".join(f"word{at}" for at in range(60))
+    path = mini / "katas/week01/doubled/README.md"
+    path.write_text(f"# Doubled\n\n* {long}\n\n| a | b |\n|---|---|\n| x | {long} |\n")
+    shown = kata_command("show", "doubled").stdout
+    assert [shown.count(f"word{at} ") for at in (0, 30, 58)] == [2, 2, 2]

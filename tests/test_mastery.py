@@ -7,7 +7,7 @@ import pytest
 
 from harness.catalog import load_curriculum
 from harness.mastery import Level, item_standings, standing, standings
-from harness.progress import Note, Outline
+from harness.progress import Check, Measurement, Note, Outline, Progress
 
 DAY_0 = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
 
@@ -84,6 +84,34 @@ def test_a_failed_run_is_an_attempt_and_a_round_under_way(learner):
 def test_right_but_over_a_threshold_is_correct(learner):
     learner.run(0, "failed", right=True)
     assert learner.at(0).level == Level.CORRECT
+
+
+MISSED = "allocated_bytes: 8,000, limit <= 4,000"
+
+
+@pytest.mark.parametrize(
+    ("failed", "level"),
+    [
+        ({"test_cost[allocated_bytes]": f"AssertionError: {MISSED}"}, Level.CORRECT),
+        ({"test_allocates_nothing": f"AssertionError: {MISSED}"}, Level.CORRECT),
+        ({"test_cost_of_nothing_is_zero": "assert 1 == 0"}, Level.ATTEMPTED),
+        ({"test_cost[allocated_bytes]": MISSED, "test_edge": "assert 1 == 0"}, Level.ATTEMPTED),
+        ({}, Level.ATTEMPTED),
+    ],
+)
+def test_a_threshold_is_known_by_its_measurement_whatever_test_holds_it(
+    curriculum, tmp_path, failed, level
+):
+    progress = Progress(tmp_path)
+    attempt = progress.start("doubled", "yours", "ab" * 32, seed=1, device="cpu", profile="cpu")
+    checks = [Check(name="test_right", outcome="passed")]
+    checks += [Check(name=name, outcome="failed", message=said) for name, said in failed.items()]
+    missed = Measurement(name="allocated_bytes", meter="allocated_bytes", value=8000.0,
+                         limit=4000.0, passed=False, detail={"message": MISSED})  # fmt: skip
+    progress.finish(attempt, "failed", "", checks=checks, measurements=[missed], versions={},
+                    duration_s=1.0)  # fmt: skip
+    known = standings(curriculum.katas, progress.outlines(), [], {}, DAY_0)
+    assert known["doubled"].level == level
 
 
 def test_a_run_that_was_cut_short_says_nothing(curriculum, learner):

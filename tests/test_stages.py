@@ -59,7 +59,9 @@ def test_the_first_red_ends_the_list_and_is_told():
 
 
 def test_a_run_that_broke_off_says_how_far_it_came():
-    found = seen("crashed", ("test_matches_reference[7]", "passed", ""), reason="ended by signal 11")
+    found = seen(
+        "crashed", ("test_matches_reference[7]", "passed", ""), reason="ended by signal 11"
+    )
     assert list(stage_lines(found)) == ["✓ import", "✓ cases (1)", "✗ ended by signal 11"]
 
 
@@ -67,3 +69,9 @@ def test_a_run_that_came_to_no_check_says_why():
     assert list(stage_lines(seen("timed_out", reason="stopped after 60 s"))) == [
         "✗ import: stopped after 60 s"
     ]
+
+
+def test_a_file_that_does_not_import_stops_at_once():
+    said = "doubled.py does not import: SyntaxError: '(' was never closed (line 1)"
+    found = seen("failed", ("test_matches_reference[7]", "failed", said))
+    assert list(stage_lines(found)) == [f"✗ import: {said}"]

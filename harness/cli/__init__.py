@@ -22,16 +22,32 @@ from harness.cli import (
 )
 from harness.cli.house import House
 
+SECTIONS = {
+    "Practise": ("next", "start", "show", "watch", "run", "hint", "explain", "due", "predict",
+                 "placement"),
+    "See where you stand": ("list", "scorecard", "coverage", "profile"),
+    "See what your code does": ("inspect", "roofline", "trace"),
+    "Your files": ("swap", "restore", "reset", "diff", "stash"),
+    "Your history": ("export", "import", "verify"),
+    "The house, its authors and instructors": ("doctor", "new", "check", "measure", "measured",
+                                               "class"),
+}  # fmt: skip
 
-class InOrder(click.Group):
-    """Lists commands in the order in which a learner meets them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Order of registration, not of the alphabet."""
-        return list(self.commands)
+class InSections(click.Group):
+    """Lists commands by what they are for, in the order in which a learner meets them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One block of names and first sentences for each section."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(room)) for name in names]
+                )
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=InSections, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--root", type=click.Path(path_type=Path), envvar="KATA_ROOT", help="Project root.")
 @click.version_option(package_name="gpu-katas")
 @click.pass_context
@@ -39,8 +55,8 @@ def main(ctx: click.Context, root: Path | None) -> None:
     """
     Katas for every mechanism of modern ML systems, judged with and without a GPU.
 
-    Start with `kata list`, then `kata run NAME`. Exit codes: 0 all passed, 1 a kata is not
-    passed, 2 wrong usage, 3 the house is not in order, 4 device trouble.
+    Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
+    is not passed, 2 wrong usage, 3 the house is not in order, 4 device trouble.
     """
     ctx.obj = House((root or find_root(Path.cwd())).resolve())
 

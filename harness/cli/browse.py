@@ -76,7 +76,7 @@ def show(house: House, kata: Kata) -> None:
 @click.argument("kata", type=KATA)
 @click.pass_obj
 def hint(house: House, kata: Kata) -> None:
-    """The next hint, one at a time; hints are remembered with your attempts."""
+    """The next hint, one at a time. Hints are remembered with your attempts."""
     seen = house.progress.hints_seen(kata.name)
     shown = min(seen, len(kata.hints) - 1)
     if seen < len(kata.hints):
@@ -105,7 +105,7 @@ def coverage(house: House, week: int | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_obj
 def scorecard(house: House, form: str, output: Path | None, as_json: bool) -> None:
-    """What you own, what is due, what was measured: in the terminal, as HTML, SVG, MD or JSON."""
+    """What you own, what is due, what was measured. As text, HTML, SVG, MD or JSON."""
     from harness.scorecard import read_scorecard
     from harness.scorecard.draw import drawn
     from harness.scorecard.terminal import print_scorecard

@@ -17,7 +17,7 @@ FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 @click.group("class")
 def class_() -> None:
-    """For instructors: a class in one table, and its submissions graded."""
+    """For instructors: a class in one table, its submissions graded."""
 
 
 @class_.command("report")

@@ -25,6 +25,9 @@ STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "
                   "mastered": "bold cyan"}  # fmt: skip
 
 
+PAGE_WIDTH = 120  # of a brief that nobody's window limits
+
+
 def console() -> "Console":
     """Where everything is drawn; plain text when nobody is watching."""
     from rich.console import Console
@@ -41,6 +44,7 @@ def waiting(what: str) -> Iterator[None]:
 
 def brief(kata: Kata) -> None:
     """The kata's README, rendered."""
+    from rich.console import Console
     from rich.markdown import Markdown
 
     out = console()
@@ -48,7 +52,10 @@ def brief(kata: Kata) -> None:
         f"[bold]{kata.name}[/]  week {kata.week} · {kata.backend} · "
         f"difficulty {kata.difficulty}/5 · {kata.minutes} min\n"
     )
-    out.print(Markdown((kata.folder / "README.md").read_text(encoding="utf-8")))
+    page = Console(highlight=False)  # wraps, or lists and tables would lose what passes the edge
+    if not page.is_terminal:
+        page.width = PAGE_WIDTH
+    page.print(Markdown((kata.folder / "README.md").read_text(encoding="utf-8")))
     out.print()
 
 

@@ -97,7 +97,7 @@ class House:
         found = (
             one.value
             for one in self.progress.best()
-            if (one.kata, one.profile, one.meter) == (kata.name, sheet.profile.id, "roofline")
+            if (one.kata, one.profile, one.name) == (kata.name, sheet.profile.id, sheet.name)
         )
         return max(found, default=None)
 

@@ -36,7 +36,7 @@ CASES_SHOWN = 4
 def inspect(
     house: House, kata: Kata, targets: tuple[str, ...], impl: str, *, as_json: bool
 ) -> None:
-    """Registers, spills, occupancy and instructions of your kernels, for any GPU, without one."""
+    """What the compiler makes of your kernels. Registers to instructions, for any GPU."""
     from harness.judge.submission import submissions
     from harness.meters.inspection import inspect_kernels
 

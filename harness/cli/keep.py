@@ -1,4 +1,4 @@
-"""Commands that look after the house: export, import, doctor."""
+"""Commands that look after the house: export, import, verify, doctor."""
 
 import platform
 import sys
@@ -25,7 +25,7 @@ def export(house: House, output: TextIO) -> None:
 @click.argument("source", type=click.File("r"))
 @click.pass_obj
 def import_(house: House, source: TextIO) -> None:
-    """Merge an exported history into yours; doing it twice changes nothing."""
+    """Merge an exported history into yours. Doing it twice changes nothing."""
     result = house.progress.import_(source)
     click.echo(f"{result.added} attempts added, {result.already_there} were there already.")
 
@@ -36,7 +36,7 @@ def import_(house: House, source: TextIO) -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int) -> None:
-    """Judge a sample of what a scorecard calls solved again: the same code, the same seed."""
+    """Judge a sample of what a scorecard calls solved again. Same code, same seed."""
     from harness.verify import BROKEN, HELD, claims_of
     from harness.verify import verify as verified
 

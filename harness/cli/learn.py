@@ -33,7 +33,7 @@ def next_kata(house: House, count: int) -> None:
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
 def due(house: House, as_json: bool) -> None:
-    """What you are about to forget: to be written again, from the blank stub."""
+    """What you are about to forget, to be written again."""
     found, now = advice.due(house.standings(), house.now()), house.now()
     if as_json:
         rows = [{"kata": one.kata, "due": str(one.due), "recall": one.recall} for one in found]
@@ -46,7 +46,7 @@ def due(house: House, as_json: bool) -> None:
 @click.argument("kata", type=KATA)
 @click.pass_obj
 def start(house: House, kata: Kata) -> None:
-    """Begin a kata, or begin it again: the blank stub, your last file kept, the clock running."""
+    """Begin a kata, or begin it again, from the blank stub. Your last file is kept."""
     stub = committed_stub(kata)
     if stub is None:
         raise HarnessError(
@@ -56,7 +56,8 @@ def start(house: House, kata: Kata) -> None:
     if house.workspace.is_swapped(kata.name, kata.file):
         house.workspace.restore(kata.name, kata.file)
     standing = house.standings()[kata.name]
-    kept = house.workspace.reset(kata.name, kata.file, stub).kept
+    was_blank = kata.file.is_file() and kata.file.read_bytes() == stub
+    kept = None if was_blank else house.workspace.reset(kata.name, kata.file, stub).kept
     house.progress.note("started", kata.name)
     teach.started(kata, standing, house.shown(kata.file), kept)
 
@@ -66,7 +67,7 @@ def start(house: House, kata: Kata) -> None:
 @click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
-    """The reference and why it is fast; the ladder from naive over yours to the library."""
+    """The reference, and why it is fast. Then the ladder: naive, yours and it, measured."""
     from harness.ladder import climb
 
     standing = house.standings()[kata.name]
@@ -99,7 +100,7 @@ def predict(
     time_us: float | None,
     profile: str | None,
 ) -> None:
-    """Estimate intensity, bound and time before the first run on a clock; see how near you were."""
+    """Estimate intensity, bound and time; see how near you were."""
     from harness.predict import Prediction, score, worksheet
 
     sheet = worksheet(kata, house.prediction_profile(profile))
@@ -119,7 +120,7 @@ def predict(
 @click.option("--week", type=int, required=True, help="The week to test out of.")
 @click.pass_obj
 def placement(house: House, week: int) -> None:
-    """Test out of a week that you own: a few of its katas, solved cold, stand for the rest."""
+    """Test out of a week. A few of its katas, solved cold, stand for the rest."""
     house.curriculum.week_katas(week)  # says so when there is no such week
     chosen = advice.placement_of(house.curriculum.katas, week)
     known = house.standings()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.pictures.recording import Recording
     from harness.pictures.roofline import Entry
 
+NAMED = 3  # katas that a title names
+
 OUT = click.option(
     "-o", "out", type=click.Path(path_type=Path), help="Draw it: a .png or .svg to write."
 )
@@ -37,13 +39,17 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
     device = house.prediction_profile(profile)
     entries = [entry for kata in katas for entry in _entries(house, kata, device)]
     _roofline_table(entries, device)
+    for kata in katas:
+        if all(entry.kata != kata.name for entry in entries):
+            click.echo(f"{kata.name}: nothing measured on {device.id}, nor bytes to count")
     names = " ".join(kata.name for kata in katas)
-    if out is None:
+    if out is None or not entries:
         click.echo(f"next: kata roofline {names} --profile {device.id} -o roofline.svg")
         return
     from harness.pictures.draw_roofline import draw_roofline
 
-    draw_roofline(entries, device, f"{names.replace(' ', ', ')} on {device.name}", out)
+    what = names.replace(" ", ", ") if len(katas) <= NAMED else f"{len(katas)} katas"
+    draw_roofline(entries, device, f"{what} on {device.name}", out)
     click.echo(f"drawn: {out}")
 
 
@@ -72,7 +78,7 @@ def _roofline_table(entries: "list[Entry]", profile: "Profile") -> None:
     rates = [f"memory {profile.bandwidth / 1e12:.3g} TB/s"]
     rates += [f"{dtype} {peak / 1e12:.4g} TFLOP/s" for dtype, peak in peaks.items()]
     click.echo(f"{profile.name}: {', '.join(rates)}")
-    width = max(len(one.impl) for one in entries)
+    width = max((len(one.impl) for one in entries), default=0)
     heading = ""
     for one in sorted(entries, key=lambda one: (one.kata, one.case)):
         if heading != (heading := f"{one.kata}: {one.case}"):
@@ -122,7 +128,8 @@ def _trace_words(found: "Recording", title: str) -> None:
     """The same figures in words, line by line."""
     kernels = ", ".join(f"{one.kernel} from {found.unit} {one.first}" for one in found.launches)
     click.echo(f"{title}\n{found.units} {found.unit}s: {kernels}")
-    width = max(len(one.where) for one in (*found.lines, *found.banks))
+    places = [line.where for line in found.lines] + [bank.where for bank in found.banks]
+    width = max(map(len, places), default=0)
     for line in found.lines:
         click.echo(
             f"  {line.where:{width}}  {line.kind:6} {line.requests:6} requests, "

@@ -172,7 +172,7 @@ def reset(house: House, kata: Kata) -> None:
 @click.argument("kata", type=KATA)
 @click.pass_obj
 def diff(house: House, kata: Kata) -> None:
-    """Your file against the reference (which counts as having seen it)."""
+    """Your file against the reference. It counts as having seen it."""
     house.progress.note("solution_seen", kata.name, "diff")
     mine, reference = (path.read_text().splitlines() for path in (kata.file, kata.solution))
     lines = difflib.unified_diff(

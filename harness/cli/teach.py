@@ -44,7 +44,8 @@ def due(found: "Sequence[Standing]", now: datetime) -> None:
             f"{one.kata:{width}}  recall {one.recall or 0:4.0%}  due {one.due.date()}"
             f"{f' ({late} days ago)' if late else ''}"
         )
-    click.echo(f"next: kata start {found[0].kata}")
+    begin = "make kata name=" if found[0].open else "kata start "
+    click.echo(f"next: {begin}{found[0].kata}")
 
 
 def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
@@ -89,9 +90,13 @@ def ladder(rungs: "Sequence[Rung]", device: str) -> None:
         for rung in rungs:
             value = rung.values.get(name)
             colour = "green" if rung.passed.get(name) else "red"
-            cells.append("" if value is None else f"[{colour}]{value:,.4g}[/]")
+            cells.append("" if value is None else f"[{colour}]{_figure(value)}[/]")
         table.add_row(name, *cells)
     console().print(table)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
 
 
 def worksheet(kata: Kata, sheet: "Sheet") -> None:

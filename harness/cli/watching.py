@@ -28,7 +28,7 @@ Key = Callable[[float | None], str]
 @click.option("--once", is_flag=True, help="Look once and leave.")
 @click.pass_obj
 def watch(house: House, kata: Kata, once: bool) -> None:
-    """Judge on every save, stage by stage, and stop at the first red; all green is kept."""
+    """Judge on every save, stage by stage, up to the first red. All green is kept."""
     from watchfiles import watch as changes
 
     device = "cuda" if device_present() else "cpu"
@@ -68,8 +68,8 @@ def _look(house: House, kata: Kata, device: str) -> bool:
 def stage_lines(seen: Outcome) -> Iterator[str]:
     """A line for each stage up to the first red one, then what was red."""
     red = next((check for check in seen.checks if check.outcome == "failed"), None)
-    if not seen.checks:
-        yield f"✗ import: {seen.reason}"
+    if not seen.checks or (red is not None and " does not import: " in red.message):
+        yield f"✗ import: {red.message if red else seen.reason}"
         return
     yield "✓ import"
     for stage in Stage:

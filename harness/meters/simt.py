@@ -35,7 +35,7 @@ from harness.simulators.simt.stats import ArrayStats, GlobalStats, SharedStats
 from harness.simulators.simt.trace import Accesses, Kind, Requests, Trace, TracedArray
 
 # told of each launch that has ended
-Listener = Callable[[Launch, Trace, Requests, Accesses], None]
+Listener = Callable[["SimtMeter", Launch, Trace, Requests, Accesses], None]
 
 
 class Span(NamedTuple):
@@ -81,7 +81,7 @@ class SimtMeter:
         self._accesses.append(accesses)
         self._tallies.append(launch.tally)
         if self._listener is not None:
-            self._listener(launch, self._trace, requests, accesses)
+            self._listener(self, launch, self._trace, requests, accesses)
 
     # ---- loads and stores ------------------------------------------------------------------
 
@@ -240,6 +240,11 @@ class SimtMeter:
             for line, kinds in sorted(self.by_line.items())
             for kind, stats in kinds.items()
         )
+
+    def origin(self, buffer: Buffer) -> int:
+        """Where the array lies that a launch copied `buffer` from; its own address without one."""
+        start = buffer.start
+        return next((address(host) for host, copy in self._copies if address(copy) == start), start)
 
     # ---- looking things up -----------------------------------------------------------------
 

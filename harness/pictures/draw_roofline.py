@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (10.5, 6.5)
-NEAR = 1.1  # marks nearer than this factor share one line
+COUNTED_FOOT, COUNTED_STEP = 0.03, 0.033  # of the axes' height: where counted marks stand
 GAP = 12.0  # points between neighbouring labels
-PIECES = 100
+LETTER = 4.9  # points that a letter of a label takes
+PIECES = 100  # of a ceiling, which labels keep clear of
 CEILING = "ceiling"
 LINES = {"memory": "-", "measured": "--"}
 # shape and colour of an implementation; a baseline takes the rest, in the order of their names
@@ -104,7 +105,9 @@ def _draw_plane(
     at = [one.cost.intensity for one in entries]
     left, right = min([*at, ridge]) / 5, max([*at, ridge]) * 12
     timed = [one for one in entries if one.seconds]
-    lowest = min([left * profile.bandwidth * 2, *(one.flops_per_s for one in timed)]) / 2.5
+    roofs = [min(one.cost.intensity * profile.bandwidth, peaks[one.dtype]) for one in entries]
+    rows = len(entries) - len(timed)
+    lowest = min([*roofs, *(one.flops_per_s for one in timed)]) / (2.5 * 1.4**rows)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
@@ -185,28 +188,26 @@ def _draw_counted(
 ) -> None:
     """A vertical line up to the roof for each intensity that was counted; no height is claimed."""
     lowest = axes.get_ylim()[0]
-    groups: dict[int, list[Entry]] = defaultdict(list)
-    for one in entries:
-        groups[round(math.log(one.cost.intensity) / math.log(NEAR))].append(one)
-    for group in groups.values():
-        at = group[0].cost.intensity
-        roof = min(at * profile.bandwidth, max(peaks[one.dtype] for one in group))
+    for row, one in enumerate(entries):
+        at = one.cost.intensity
+        roof = min(at * profile.bandwidth, peaks[one.dtype])
+        height = COUNTED_FOOT + COUNTED_STEP * row  # of the axes
+        shape, colour = styles[one.impl]
         axes.plot([at, at], [lowest, roof], ":", color=GREY, linewidth=1.2)
-        for step, one in enumerate(group):
-            shape, colour = styles[one.impl]
-            height = lowest * 1.25 * 1.35**step
-            axes.plot(at, height, shape, color=colour, markersize=7, fillstyle="none")
-        names = ", ".join(f"{one.kata} {one.impl}" for one in group)
+        axes.plot(
+            at, height, shape, color=colour, markersize=7, fillstyle="none",
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
         axes.annotate(
-            f"{names}: counted, not timed",
-            (at, lowest * 1.35 ** (len(group) + 1)),
-            xytext=(-3, 0),
+            f"{one.kata} {one.impl}: counted, not timed",
+            (at, height),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(8, 0),
             textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
+            va="center",
             fontsize=8,
             color=GREY,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
 
 
@@ -214,38 +215,56 @@ def _label_points(figure: "Figure", axes: "Axes", entries: Sequence[Entry]) -> N
     """Write beside each point what it is, where no label lies yet."""
     figure.draw_without_rendering()
     scale = 72 / figure.dpi
-    places = {
-        id(one): axes.transData.transform((one.cost.intensity, one.flops_per_s)) * scale
-        for one in entries
-    }
     lines = [line.get_xydata() for line in axes.lines if line.get_gid() == CEILING]
-    crossed = [place * scale for line in lines for place in axes.transData.transform(line)]
-    taken = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in [*places.values(), *crossed]]
+    points = [[(one.cost.intensity, one.flops_per_s)] for one in entries]
+    taken = [
+        Box(x - 4, y - 4, x + 4, y + 4)
+        for line in [*points, *lines]
+        for x, y in axes.transData.transform(line) * scale
+    ]
+    groups: dict[tuple[str, str, float], list[Entry]] = defaultdict(list)
     for one in sorted(entries, key=lambda one: -one.flops_per_s):
-        text = f"{one.kata} {one.impl} {one.share:.0%}"
-        x, y = places[id(one)]
-        width = 4.9 * len(text)
-        for dx, dy in _offsets(width):
-            box = Box(x + dx, y + dy - GAP / 2, x + dx + width, y + dy + GAP / 2)
-            if not any(box.meets(other) for other in taken):
-                break
+        groups[one.kata, one.impl, one.cost.intensity].append(one)
+    for (kata, impl, _), group in groups.items():
+        point = group[0].cost.intensity, group[0].flops_per_s
+        text = f"{kata} {impl} {', '.join(f'{one.share:.0%}' for one in group)}"
+        x, y = axes.transData.transform(point) * scale
+        offset, box = _free_place(x, y, LETTER * len(text), taken)
         taken.append(box)
         axes.annotate(
             text,
-            (one.cost.intensity, one.flops_per_s),
-            xytext=(dx, dy),
+            point,
+            xytext=offset,
             textcoords="offset points",
             va="center",
             fontsize=8,
-            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": GREY,
+                "linewidth": 0.5,
+                "relpos": (0 if offset[0] > 0 else 1, 0.5),  # from the end that is nearer
+            },
         )
+
+
+def _free_place(
+    x: float, y: float, width: float, taken: Sequence[Box]
+) -> tuple[tuple[float, float], Box]:
+    """The nearest place for a label of a point, right of it if there is one; else far down."""
+    for dx, dy in _offsets(width):
+        box = Box(x + dx, y + dy - GAP / 2, x + dx + width, y + dy + GAP / 2)
+        if not any(box.meets(other) for other in taken):
+            break
+    return (dx, dy), box
 
 
 def _offsets(width: float) -> list[tuple[float, float]]:
     """Where a label may stand beside its point, the nearest place first."""
     down = [-GAP * step for step in range(6)]
     up = [GAP * step for step in range(1, 6)]
-    return [(dx, dy) for dx in (10.0, -width - 10.0) for dy in (*down, *up)]
+    sides = 10.0, -width - 10.0
+    # above a point there is more often a ceiling than below it
+    return [(dx, dy) for steps in (down, up) for dx in sides for dy in steps]
 
 
 # ---- katas without arithmetic --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from harness.pictures.canvas import BLACK, BLUE, GREY, ORANGE, RED, picture
@@ -23,14 +24,15 @@ HATCHES = {"load": "////", "store": "....", "atomic": "xxxx"}
 
 def draw_trace(found: Recording, title: str, file: Path) -> None:
     """Draw a recording into `file`."""
-    maps, banks = found.maps[:MOST_MAPS], found.banks[:MOST_BANK_MAPS]
+    maps = found.maps[:MOST_MAPS]
+    banks = sorted(found.banks, key=lambda one: -one.wavefronts_per_request)[:MOST_BANK_MAPS]
     heights = [1.2 + min(6.0, max(1.6, 0.25 * found.rows)), 0.9 + 0.45 * len(found.lines)]
     if banks:
         heights.append(1.2 + 0.3 * max(len(one.words) for one in banks))
     with picture(
         file, title=title, words=describe(found), size=(WIDTH, sum(heights) + 0.4)
     ) as figure:
-        figure.suptitle(title, fontsize=12, fontweight="bold")
+        figure.suptitle("\n".join(wrap(title, 100)), fontsize=11, fontweight="bold")
         parts = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat)
         _draw_maps(parts[0], found, maps)
         _draw_lines(parts[1], found.lines, found.unit)
@@ -79,7 +81,7 @@ def _maps_title(found: Recording) -> str:
     if len(found.launches) > 1:
         notes.append("a line between launches")
     if len(found.maps) > MOST_MAPS:
-        notes.append(f"{len(found.maps) - MOST_MAPS} more arrays are not shown")
+        notes.append(f"arrays not shown: {len(found.maps) - MOST_MAPS}")
     return f"Who touches which addresses: {kernels} ({'; '.join(notes)})"
 
 
@@ -103,7 +105,7 @@ def _draw_map(axes: "Axes", one: ArrayMap) -> None:
             _draw_runs(axes, kind, runs, top, 0.4 if both else 0.84)
             done.append(f"{kind}s")
     axes.set_title(f"{one.name}: {' and '.join(done)}", fontsize=9)
-    axes.set_xlabel(f"bytes from its start ({one.bin_bytes} to a bin)")
+    axes.set_xlabel(f"bytes, {one.bin_bytes} to a bin")
     axes.set_xlim(0, one.size_bytes)
     axes.locator_params(axis="x", nbins=5)
     axes.margins(0)
@@ -170,7 +172,7 @@ def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
 
     part.suptitle(
         "Words that the worst request of each warp of a block wants of each bank: every one beyond "
-        "the first is a pass more",
+        "the first is a pass more; the slowest lines first",
         x=0.01,
         ha="left",
         fontsize=10,
@@ -183,7 +185,9 @@ def _draw_banks(part: "SubFigure", banks: Sequence[BankMap]) -> None:
         _write_counts(axes, one)
         count = one.wavefronts_per_request
         passes = f"{count:.3g} {'pass' if count == 1 else 'passes'} a request"
-        axes.set_title(f"{_label(one, 44)}\n{passes}", fontsize=8, family="DejaVu Sans Mono")
+        axes.set_title(
+            f"{_label(one, 150 // len(banks) - 4)}\n{passes}", fontsize=8, family="DejaVu Sans Mono"
+        )
         axes.set_xlabel("bank")
         axes.set_xticks(range(0, BANKS, 4))
         axes.set_yticks(range(len(one.words)))

@@ -19,7 +19,11 @@ MOST_BINS = 512
 
 @dataclass(slots=True, kw_only=True)
 class Region:
-    """An array in device memory that kernels were given: its address and its names there."""
+    """
+    An array in device memory that kernels were given, by the names they have for it.
+
+    It takes bytes `start` to `end` of its allocation; sectors are counted from where that begins.
+    """
 
     start: int
     end: int
@@ -33,7 +37,7 @@ class Region:
         return ", ".join(dict.fromkeys(self.names))
 
     def touch(self, unit: int, kind: str, sectors: Integers) -> None:
-        """Note that a unit touched these sectors, counted from the start."""
+        """Note that a unit touched these sectors."""
         sides = {"load": (self.loaded,), "store": (self.stored,)}
         for side in sides.get(kind, (self.loaded, self.stored)):
             side[unit] = np.union1d(side.get(unit, sectors), sectors)
@@ -53,7 +57,7 @@ class Ledger:
     What a run did to device memory.
 
     Attributes:
-        regions: Arrays by a key of the recorder's choice, in the order of their first use.
+        regions: Arrays by a key of the recorder's choice for the allocation, first use first.
     """
 
     def __init__(self) -> None:
@@ -61,7 +65,7 @@ class Ledger:
         self._lines: dict[tuple[str, int, str], Tally] = defaultdict(Tally)
 
     def region(self, key: int, name: str, start: int, end: int) -> None:
-        """Make known that the array `name` lies at addresses `start` to `end`."""
+        """Make known that `name` is bytes `start` to `end` of the allocation `key`."""
         known = self.regions.setdefault(key, Region(start=start, end=end, names=[]))
         known.start, known.end = min(known.start, start), max(known.end, end)
         known.names.append(name)
@@ -113,17 +117,20 @@ def units_per_row(units: int) -> int:
 def _map_of(region: Region, order: Sequence[int]) -> ArrayMap:
     size = region.end - region.start
     bin_sectors = max(1, -(-size // (SECTOR_BYTES * MOST_BINS)))
+    bin_bytes = bin_sectors * SECTOR_BYTES
+    first = region.start // SECTOR_BYTES
+    before = region.start % SECTOR_BYTES  # bytes of the first sector that are not the array's
     per_row = units_per_row(len(order))
 
     def runs(side: dict[int, Integers]) -> tuple[Run, ...]:
         rows: dict[int, set[int]] = defaultdict(set)
         for unit, sectors in side.items():
-            rows[order[unit] // per_row].update((sectors // bin_sectors).tolist())
+            rows[order[unit] // per_row].update(((sectors - first) // bin_sectors).tolist())
         return tuple(
             Run(
                 row=row,
-                low=low * bin_sectors * SECTOR_BYTES,
-                high=min(size, high * bin_sectors * SECTOR_BYTES),
+                low=max(0, low * bin_bytes - before),
+                high=min(size, high * bin_bytes - before),
             )
             for row in sorted(rows)
             for low, high in _stretches(sorted(rows[row]))
@@ -132,7 +139,7 @@ def _map_of(region: Region, order: Sequence[int]) -> ArrayMap:
     return ArrayMap(
         name=region.name,
         size_bytes=size,
-        bin_bytes=bin_sectors * SECTOR_BYTES,
+        bin_bytes=bin_bytes,
         loads=runs(region.loaded),
         stores=runs(region.stored),
     )

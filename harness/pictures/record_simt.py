@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from harness.meters.simt import simt_meter
-from harness.pictures.ledger import Integers, Ledger, source_of, units_per_row
+from harness.meters.simt import SimtMeter, simt_meter
+from harness.pictures.ledger import Integers, Ledger, Region, source_of, units_per_row
 from harness.pictures.recording import BANKS, SECTOR_BYTES, BankMap, LaunchStart, Recording
 from harness.simulators.simt.arrays import KernelArray
 from harness.simulators.simt.memory_model import BANK_BYTES
 from harness.simulators.simt.scheduler import Launch
 from harness.simulators.simt.sites import Site
-from harness.simulators.simt.trace import Accesses, Channel, Requests, Trace
+from harness.simulators.simt.trace import Accesses, Law, Requests, Trace
 
 WARP = 32
 
@@ -39,20 +39,26 @@ class SimtRecorder:
         self._banks: dict[tuple[str, int, str], Banks] = {}
 
     def __call__(
-        self, launch: Launch, trace: Trace, requests: Requests, accesses: Accesses
+        self,
+        meter: SimtMeter,
+        launch: Launch,
+        trace: Trace,
+        requests: Requests,
+        accesses: Accesses,
     ) -> None:
         """Note what a launch did."""
         kernel, per_block = launch.kernel.__name__, launch.warps_per_block
         start = LaunchStart(kernel=kernel, first=self._warps, per_block=per_block)
         self._launches.append(start)
-        self._learn(launch)
+        self._learn(meter, launch)
         for channel, site, rows in _groups(accesses):
             one = trace.channels[channel]
             cost = requests.cost[np.unique(rows.request)]
             if one.law.space == "shared":
-                self._note_banks(launch, one, trace.sites.known[site], rows, cost)
+                self._note_banks(launch, one.law, trace.sites.known[site], rows, cost)
             else:
-                self._note_global(one, trace.sites.known[site], rows, cost)
+                region = self.ledger.regions[meter.origin(one.buffer)]
+                self._note_global(region, one.law, trace.sites.known[site], rows, cost)
         self._warps += launch.blocks * launch.warps_per_block
 
     def recording(self) -> Recording:
@@ -77,16 +83,19 @@ class SimtRecorder:
             ),
         )
 
-    def _learn(self, launch: Launch) -> None:
+    def _learn(self, meter: SimtMeter, launch: Launch) -> None:
         """Learn the arrays of a launch by the names that the kernel gives them."""
         names = inspect.signature(launch.kernel).parameters
         for name, argument in zip(names, launch.arguments, strict=False):
             for array in argument if isinstance(argument, tuple) else (argument,):
                 if isinstance(array, KernelArray) and array.size:
-                    self.ledger.region(array.buffer.start, name, *byte_bounds(array.raw))
+                    base = array.buffer.start
+                    low, high = byte_bounds(array.raw)
+                    self.ledger.region(meter.origin(array.buffer), name, low - base, high - base)
 
-    def _note_global(self, channel: Channel, site: Site, rows: Accesses, cost: Integers) -> None:
-        buffer, law = channel
+    def _note_global(
+        self, region: Region, law: Law, site: Site, rows: Accesses, cost: Integers
+    ) -> None:
         kind = law.kind.removeprefix("global_")
         asked = np.unique(np.stack([rows.request, rows.offset]), axis=1)[0]
         _, elements = np.unique(asked, return_counts=True)
@@ -97,16 +106,14 @@ class SimtRecorder:
             sectors=int(cost.sum()),
             least=int((-(-elements * law.size // SECTOR_BYTES)).sum()),
         )
-        region = self.ledger.regions[buffer.start]
-        sectors = (rows.offset + buffer.start - region.start) // SECTOR_BYTES
+        sectors = rows.offset // SECTOR_BYTES
         warps = rows.thread // WARP
         for warp in np.unique(warps).tolist():
             region.touch(self._warps + warp, kind, np.unique(sectors[warps == warp]))
 
     def _note_banks(
-        self, launch: Launch, channel: Channel, site: Site, rows: Accesses, cost: Integers
+        self, launch: Launch, law: Law, site: Site, rows: Accesses, cost: Integers
     ) -> None:
-        law = channel.law
         words = rows.offset[:, None] // BANK_BYTES + np.arange(max(1, law.size // BANK_BYTES))
         request = np.broadcast_to(rows.request[:, None], words.shape)
         request, word = np.unique(np.stack([request.ravel(), words.ravel()]), axis=1)

@@ -15,11 +15,7 @@ from harness.simulators.triton_hooks import operands
 
 
 class TritonRecorder:
-    """
-    Notes every instruction of every program; the lines are those of `file`.
-
-    Sectors are counted from the start of each tensor's storage, wherever that begins.
-    """
+    """Notes every instruction of every program; the lines are those of `file`."""
 
     def __init__(self, file: Path) -> None:
         self.ledger = Ledger()
@@ -47,11 +43,11 @@ class TritonRecorder:
         least = -(-np.unique(addresses).size * size // SECTOR_BYTES)
         place = (self._file, line)
         self.ledger.request(place, kind, requests=1, sectors=sectors, least=least)
-        for region in self.ledger.regions.values():
-            inside = addresses[(addresses >= region.start) & (addresses < region.end)]
+        for base, region in self.ledger.regions.items():
+            offsets = addresses - base
+            inside = offsets[(offsets >= region.start) & (offsets < region.end)]
             if inside.size:
-                touched = np.unique((inside - region.start) // SECTOR_BYTES)
-                region.touch(len(self._programs) - 1, kind, touched)
+                region.touch(len(self._programs) - 1, kind, np.unique(inside // SECTOR_BYTES))
 
     def recording(self) -> Recording:
         """Everything so far; the programs of a launch in the order in which a GPU starts them."""
@@ -70,12 +66,14 @@ class TritonRecorder:
         )
 
     def _learn(self, name: str, tensor: torch.Tensor) -> None:
-        if tensor.numel():
-            start = tensor.data_ptr()
-            steps = zip(tensor.shape, tensor.stride(), strict=True)
-            last = sum((length - 1) * stride for length, stride in steps)
-            end = start + (last + 1) * tensor.itemsize
-            self.ledger.region(tensor.untyped_storage().data_ptr(), name, start, end)
+        if not tensor.numel():
+            return
+        storage = tensor.untyped_storage().data_ptr()
+        base = storage - storage % SECTOR_BYTES
+        start = tensor.data_ptr() - base
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((length - 1) * stride for length, stride in steps)
+        self.ledger.region(base, name, start, start + (last + 1) * tensor.itemsize)
 
     def _line(self) -> int:
         """Where in the file the instruction that runs stands; 0 when it is in another file."""

@@ -33,13 +33,17 @@ def print_scorecard(card: Scorecard) -> None:
     for kata in card.katas:
         if kata.runs:
             out.print(f"  {kata.name}: {kata.level}, {kata.runs} run(s), {kata.rounds} round(s)")
+    solved = sum(kata.level >= Level.FAST for kata in card.katas)
+    levels, size = card.whole.items, card.whole.size
+    out.print(f"{solved} of {len(card.katas)} katas solved, {card.kept} reviews kept in a row.")
+    out.print(
+        f"Of {size} concepts, hands-on and milestones {levels[Level.MASTERED]} mastered and "
+        f"{levels[Level.FAST]} fast (each needs all of its katas), {size - card.whole.covered} "
+        "without a kata yet."
+    )
     if card.due:
         out.print(f"due: {', '.join(card.due)}")
-    levels = card.whole.items
-    out.print(
-        f"{levels[Level.MASTERED]} of {card.whole.size} items mastered, "
-        f"{levels[Level.FAST]} fast, {card.whole.size - card.whole.covered} without a kata yet."
-    )
+    out.print(f"next: kata {f'start {card.due[0]}' if card.due else 'next'}")
 
 
 def _bar(week: Group) -> str:

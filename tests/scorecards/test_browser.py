@@ -76,7 +76,7 @@ def class_page(tmp_path_factory):
 
 @in_a_browser
 def test_what_was_done_is_on_the_page(dom):
-    assert "214 of 416 concepts, hands-on and milestones owned" in dom.text
+    assert "214 of 416 items owned" in dom.text
     assert "kata_01_1" in dom.text
     assert "Topic 5: locked" in dom.text
     assert len(dom.all("tr")) > 187  # a row for each kata that was tried, and headings

@@ -1,0 +1,360 @@
+"""Practice from outside: the command `kata` on the tiny curriculum, over several days."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from harness.catalog import load_curriculum
+from harness.cli import main
+from harness.errors import MetadataError
+from harness.kata import load_kata, varied_cases
+from harness.mastery import standing
+from harness.processes import child_environment
+from harness.progress import Check, Progress
+from harness.workspace import Workspace
+
+STUB = "katas/week01/doubled/doubled.py"
+DOUBLING = '''"""Mine."""
+import torch
+
+
+def doubled(x):
+    if not x.is_floating_point():
+        raise ValueError("x: expected floating point")
+    return torch.mul(x, 2)
+'''
+ROOFLINE = """
+[[speed]]
+kind = "roofline"
+fraction = 0.8
+case = { n = 1_000_000, dtype = "float32" }
+"""
+COST = """
+
+def cost(*, x):
+    from harness.hardware import Cost
+
+    return Cost(flops=x.numel(), bytes=2 * x.nbytes)
+"""
+
+
+@pytest.fixture
+def committed(mini):
+    """The tiny curriculum under git, where `kata start` finds the blank stub."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "all"]):
+        subprocess.run(["git", *command], cwd=mini, check=True)
+    return mini
+
+
+def solve(mini, source=DOUBLING):
+    (mini / STUB).write_text(source)
+
+
+def lived(home, days_ago, code_hash="ab" * 32):
+    """A history: solved from the blank stub, so many days ago."""
+    at = datetime.now(UTC) - timedelta(days=days_ago)
+    progress = Progress(home, clock=lambda: at)
+    progress.note("started", "doubled")
+    attempt = progress.start("doubled", "yours", code_hash, seed=1, device="cpu", profile="cpu")
+    progress.finish(attempt, "passed", "", checks=(), measurements=(), versions={}, duration_s=1.0)
+
+
+def in_days(days):
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat()
+
+
+# ---- what to take up -----------------------------------------------------------------------
+
+
+def test_from_next_over_start_to_the_way_on(kata_command, committed):
+    solve(committed, "# half an idea\n")
+    first = kata_command("next").stdout
+    assert "How little a kata needs." in first
+    assert first.splitlines()[-1] == "next: kata start doubled"
+
+    begun = kata_command("start", "doubled")
+    assert begun.returncode == 0, begun.stderr
+    assert "raise NotImplementedError" in (committed / STUB).read_text()
+    (kept,) = [line.split()[-1] for line in begun.stdout.splitlines() if "stash apply" in line]
+    assert kata_command("stash", "show", kept).stdout == "# half an idea\n"
+
+    then = kata_command("next").stdout
+    assert "begun and not solved yet (no run yet)" in then
+    assert then.splitlines()[-1] == "next: make kata name=doubled"
+
+
+def test_start_without_git_says_the_way_out(kata_command):
+    done = kata_command("start", "doubled")
+    assert done.returncode == 3
+    assert "expected the stub of doubled in git's HEAD" in done.stderr
+    assert "kata stash list" in done.stderr
+
+
+def test_what_was_solved_becomes_due(kata_command, tmp_path):
+    lived(tmp_path / "home", 0)
+    assert kata_command("due").stdout == "Nothing is due. `kata next` names something new.\n"
+    assert "everything there is, you own for now" in kata_command("next").stdout
+
+    later = kata_command("due", KATA_NOW=in_days(30)).stdout.splitlines()
+    assert later[0].startswith("doubled  recall")
+    assert "days ago)" in later[0]
+    assert later[-1] == "next: kata start doubled"
+    (row,) = json.loads(kata_command("due", "--json", KATA_NOW=in_days(30)).stdout)
+    assert (row["kata"], 0 < row["recall"] < 0.9) == ("doubled", True)
+    card = kata_command("scorecard", KATA_NOW=in_days(30)).stdout
+    assert "1 of 1 katas solved, 0 reviews kept in a row." in card
+    assert card.endswith("due: doubled\nnext: kata start doubled\n")
+
+
+@pytest.mark.parametrize("moment", ["tomorrow", "2026-01-31T12:00"])
+def test_a_moment_without_a_zone_is_refused(kata_command, moment):
+    done = kata_command("due", KATA_NOW=moment)
+    assert done.returncode == 2
+    assert f"found '{moment}'. Unset it." in done.stderr
+
+
+def test_a_review_in_time_is_kept_and_counts_as_another_day(kata_command, committed, tmp_path):
+    lived(tmp_path / "home", 9)  # written with ease: due after eight days
+    assert "due for 1 day" in kata_command("next").stdout
+    begun = kata_command("start", "doubled").stdout
+    assert "You have solved it once." in begun
+    assert "next: make kata name=doubled" in kata_command("next").stdout  # not: start it again
+
+    solve(committed)
+    assert kata_command("run", "doubled").returncode == 0
+    card = json.loads(kata_command("scorecard", "--format", "json").stdout)
+    (kata,) = card["katas"]
+    assert (kata["rounds"], kata["clean_days"], kata["level"]) == (2, 2, "fast")
+    assert (card["kept"], card["due"]) == (1, [])
+
+
+def test_right_but_too_dear_is_correct_and_not_yet_fast(kata_command, mini):
+    solve(mini, DOUBLING.replace("torch.mul(x, 2)", "torch.mul(x, 2).clone()"))
+    assert kata_command("run", "doubled").returncode == 1
+    listed = kata_command("list", "--status", "correct").stdout
+    assert listed.startswith("○ week  1  doubled")
+
+
+def test_a_fresh_start_begins_the_hints_anew(kata_command, committed):
+    assert [kata_command("hint", "doubled").stdout[:6] for _ in range(2)] == ["Hint 1", "Hint 2"]
+    kata_command("start", "doubled")
+    assert kata_command("hint", "doubled").stdout.startswith("Hint 1 of 3")
+
+
+def test_a_hint_seen_on_another_machine_counts_after_merging(mini, tmp_path):
+    laptop, box = (Progress(tmp_path / name) for name in ("laptop", "box"))
+    laptop.note("started", "doubled")
+    laptop.note("hint_shown", "doubled", "1")
+    attempt = box.start("doubled", "yours", "ab" * 32, seed=1, device="cpu", profile="cpu")
+    box.finish(attempt, "passed", "", checks=(), measurements=(), versions={}, duration_s=1.0)
+    notes, attempts = laptop.notes("doubled"), box.outlines("doubled")
+    kata = load_curriculum(mini).kata("doubled")
+    (alone,) = standing(kata, attempts, notes[:1], (), datetime.now(UTC)).rounds
+    (merged,) = standing(kata, attempts, notes, (), datetime.now(UTC)).rounds
+    assert (alone.hints, merged.hints, merged.clean) == (0, 1, False)
+
+
+# ---- what came of it -----------------------------------------------------------------------
+
+
+def test_explain_waits_for_the_solution(kata_command):
+    done = kata_command("explain", "doubled")
+    assert done.returncode == 2
+    assert "Solve it first, or add --anyway" in done.stderr
+
+
+def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path):
+    lived(tmp_path / "home", 0)
+    solve(mini)
+    dear = DOUBLING.replace("torch.mul(x, 2)", "torch.mul(x, 2).clone()").replace(
+        '"""Mine', '"""Wrong on purpose'
+    )
+    (mini / "tests/wrong/week01/doubled/naive.py").write_text(dear)
+    done = kata_command("explain", "doubled")
+    assert done.returncode == 0, done.stderr
+    assert "torch.mul(x, 2, out=y)" in done.stdout
+    heading, row = (line.split() for line in done.stdout.splitlines()[-2:])
+    assert heading == ["threshold", "naive", "yours", "solution"]
+    assert row == ["allocated_bytes", "8,000", "4,000", "4,000"]
+
+
+def test_explaining_too_early_is_remembered(mini, tmp_path, monkeypatch):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.ladder.climb", lambda *_, **__: [])
+    done = CliRunner().invoke(main, ["--root", str(mini), "explain", "doubled", "--anyway"])
+    assert done.exit_code == 0, done.output
+    assert Progress(tmp_path / "home").solution_seen("doubled")
+
+
+def test_predict_shows_guess_beside_truth(kata_command, mini):
+    for name, more in (("kata.toml", ROOFLINE), ("oracle.py", COST)):
+        path = mini / "katas/week01/doubled" / name
+        path.write_text(path.read_text() + more)
+    # 8 MB at 3.35 TB/s
+    done = kata_command(
+        "predict", "doubled", "--intensity", "0.13", "--bound", "compute", "--time", "2.4"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["✓", "FLOP", "per", "byte", "you", "0.13", "it", "is", "0.125"] in lines
+    assert ["✗", "bound", "by", "you", "compute", "it", "is", "memory"] in lines
+    assert done.stdout.endswith("2 of 3\n")
+
+
+def test_predict_without_a_roofline_is_refused(kata_command):
+    done = kata_command("predict", "doubled", "--profile", "t4")
+    assert done.returncode == 2
+    assert "kata show NAME" in done.stderr
+
+
+def test_placement_is_earned(kata_command, tmp_path):
+    before = kata_command("placement", "--week", "1")
+    assert before.returncode == 1
+    assert before.stdout.endswith("next: kata start doubled\n")
+    lived(tmp_path / "home", 0)
+    after = kata_command("placement", "--week", "1")
+    assert after.returncode == 0
+    assert "Week 1 is placed" in after.stdout
+    assert "found 9" in kata_command("placement", "--week", "9").stderr
+
+
+# ---- proof ---------------------------------------------------------------------------------
+
+
+def test_a_claim_holds_until_it_is_forged(kata_command, mini, tmp_path):
+    solve(mini)
+    kept = Workspace(tmp_path / "home").keep("doubled", mini / STUB, "passed")
+    lived(tmp_path / "home", 1, code_hash=kept)
+    card = tmp_path / "card.json"
+    kata_command("scorecard", "--format", "json", "-o", str(card))
+    held = kata_command("verify", str(card))
+    assert held.returncode == 0, held.stdout
+    assert "✓ doubled: held: 7 checks passed" in held.stdout
+
+    claims = json.loads(card.read_text())
+    claims["katas"][0]["evidence"]["code_hash"] = "0" * 64
+    card.write_text(json.dumps(claims))
+    forged = kata_command("verify", str(card))
+    assert forged.returncode == 1
+    assert "? doubled: unknown: the code 000000000000 is not kept here" in forged.stdout
+    assert forged.stdout.endswith("0 of 1 held, 1 claims in all.\n")
+
+
+# ---- watching ------------------------------------------------------------------------------
+
+
+def test_one_look_ends_with_1_unless_all_is_green(mini, tmp_path, monkeypatch):
+    asked = []
+
+    def red(kata, **options):
+        asked.append((kata.name, options["extra"]))
+        return SimpleNamespace(
+            status="failed",
+            checks=(Check(name="test_edge", outcome="failed", message="expected 1, found 2"),),
+        )
+
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.cli.watching.run_kata", red)
+    done = CliRunner().invoke(main, ["--root", str(mini), "watch", "doubled", "--once"])
+    assert done.exit_code == 1
+    assert "✗ edges and properties: test_edge: expected 1, found 2" in done.output
+    assert asked == [("doubled", ["--staged", "-x"])]
+    assert Progress(tmp_path / "home").attempts() == []  # a look is not an attempt
+
+
+class Terminal:
+    """A command in a pseudo-terminal, and what it has shown so far."""
+
+    def __init__(self, command, **how):
+        master, slave = pty.openpty()
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, **how)
+        os.close(slave)
+        self.line, self.shown = master, ""
+
+    def wait_for(self, words, limit_s=60):
+        end = time.monotonic() + limit_s
+        while words not in self.shown and time.monotonic() < end:
+            if select.select([self.line], [], [], 0.1)[0]:
+                self.shown += os.read(self.line, 4096).decode(errors="replace")
+        assert words in self.shown, self.shown
+        self.shown = self.shown.partition(words)[2]
+
+    def type(self, keys):
+        os.write(self.line, keys.encode())
+
+
+def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
+    terminal = Terminal(
+        [sys.executable, "-m", "harness", "--root", str(mini), "watch", "doubled"],
+        cwd=mini, env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
+    )  # fmt: skip
+    try:
+        terminal.wait_for("✗ cases: test_matches_reference")
+        terminal.wait_for("q quit")
+        terminal.type("hl")  # two at once: neither is lost
+        terminal.wait_for("Hint 1 of 3: Add it to itself.")
+        terminal.wait_for("week  1  doubled")
+        solve(mini)
+        terminal.wait_for(": doubled (yours, cpu): 7 checks passed")  # "passed" is in colour
+        terminal.wait_for("q quit")
+        terminal.type("q")
+        assert terminal.process.wait(timeout=30) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.line)
+    (kept,) = Progress(tmp_path / "home").attempts("doubled")
+    assert (kept.status, kept.hints_seen) == ("passed", 1)
+
+
+# ---- other cases on a repeat ---------------------------------------------------------------
+
+
+def vary(mini, lines):
+    path = mini / "katas/week01/doubled/kata.toml"
+    path.write_text(f"{path.read_text()}\n[vary]\n{lines}\n")
+    return path.parent
+
+
+def test_drawn_cases_are_new_different_and_repeatable(mini):
+    kata = load_kata(vary(mini, "n = [0, 3, 5, 7]"))
+    drawn = varied_cases(kata, "cpu", 3, seed=1)
+    # of four sizes two are listed as cases already
+    assert sorted(case["n"] for case in drawn) == [3, 5]
+    assert all(case["dtype"] == "float32" for case in drawn)
+    assert drawn == varied_cases(kata, "cpu", 3, seed=1)
+    assert varied_cases(load_kata(mini / "katas/week01/doubled"), "cpu", 0, seed=1) == []
+
+
+def test_who_solves_it_again_meets_other_cases(kata_command, mini, tmp_path):
+    vary(mini, "n = [31, 33]")
+    lived(tmp_path / "home", 1)
+    solve(mini)
+    again = kata_command("run", "doubled").stdout
+    assert "✓ test_matches_reference[31-float32]" in again
+    assert "✓ test_matches_reference[33-float32]" in again
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("n = 5", "vary.n: expected a list of two or more values, found 5"),
+        ("n = [5]", "vary.n: expected a list of two or more values, found [5]"),
+        ("m = [5, 6]", "vary.m: expected an argument of a case, found 'm'"),
+        ("dtyp = [1, 2]", "Did you mean dtype?"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(mini, lines, problem):
+    with pytest.raises(MetadataError) as caught:
+        load_kata(vary(mini, lines))
+    assert problem in caught.value.message
