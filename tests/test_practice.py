@@ -304,6 +304,8 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.type("hl")  # two at once: neither is lost
         terminal.wait_for("Hint 1 of 3: Add it to itself.")
         terminal.wait_for("week  1  doubled")
+        terminal.type("sn")
+        terminal.wait_for("It counts as having seen it: y or n")
         solve(mini)
         terminal.wait_for(": doubled (yours, cpu): 7 checks passed")  # "passed" is in colour
         terminal.wait_for("q quit")
@@ -314,7 +316,7 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.process.wait()
         os.close(terminal.line)
     (kept,) = Progress(tmp_path / "home").attempts("doubled")
-    assert (kept.status, kept.hints_seen) == ("passed", 1)
+    assert (kept.status, kept.hints_seen, kept.solution_seen) == ("passed", 1, False)
 
 
 # ---- other cases on a repeat ---------------------------------------------------------------

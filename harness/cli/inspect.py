@@ -10,6 +10,7 @@ import click
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.hardware import load_profiles
+from harness.judge.submission import submissions
 from harness.kata import Kata
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def inspect(
     house: House, kata: Kata, targets: tuple[str, ...], impl: str, *, as_json: bool
 ) -> None:
     """What the compiler makes of your kernels. Registers to instructions, for any GPU."""
-    from harness.judge.submission import submissions
     from harness.meters.inspection import inspect_kernels
 
     cache = house.home / "cache"

@@ -12,6 +12,7 @@ from harness.cli.house import KATA, House
 from harness.environment import device_present, missing_extra
 from harness.errors import DeviceError, HarnessError, UsageProblem
 from harness.files import sha256
+from harness.judge.submission import submissions
 from harness.kata import Kata
 from harness.pristine import committed_stub
 from harness.processes import Interrupts
@@ -78,8 +79,6 @@ def judge(
     Raises:
         DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
     """
-    from harness.judge.submission import submissions  # brings NumPy, which only a run needs
-
     if missing := missing_extra(kata):
         raise HarnessError(f"{missing}, then try again.")
     if device == "cuda" and not device_present():

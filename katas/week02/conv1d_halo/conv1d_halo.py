@@ -11,7 +11,7 @@ from numba import cuda
 Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
 
 BLOCK = 64  # threads
-PER_THREAD = 4  # outputs of a thread
+PER_THREAD = 8  # outputs of a thread
 OUTPUTS = BLOCK * PER_THREAD  # of a block
 MAX_TAPS = 33
 TILE = OUTPUTS + MAX_TAPS - 1  # inputs that a block needs, at the most

@@ -29,9 +29,9 @@ def summed(kata, x, k):
 
 
 # in the midst of a block, and the last element of one: its window lies in two
-@pytest.mark.parametrize("at", [4, 255])
+@pytest.mark.parametrize("at", [4, 511])
 def test_impulse_brings_out_the_weights_backwards(kata, at):
-    x = np.zeros(300, dtype=np.float32)
+    x = np.zeros(600, dtype=np.float32)
     x[at] = 1
     odd, even = convolved(kata, x, floats(1, 2, 3)), convolved(kata, x, floats(1, 2, 3, 4, 5, 6))
     assert odd[at - 2 : at + 3].tolist() == [0, 3, 2, 1, 0]
@@ -46,10 +46,10 @@ def test_window_sum_counts_zeros_outside(kata):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_bad_element_spoils_one_window(kata, bad):
-    x = np.ones(520, dtype=np.float32)
-    x[256] = bad
-    expected = np.full(520, 5, dtype=np.float32)
-    expected[[0, -1]], expected[[1, -2]], expected[254:259] = 3, 4, bad
+    x = np.ones(1032, dtype=np.float32)
+    x[512] = bad
+    expected = np.full(1032, 5, dtype=np.float32)
+    expected[[0, -1]], expected[[1, -2]], expected[510:515] = 3, 4, bad
     np.testing.assert_array_equal(summed(kata, x, 5), expected)
 
 
@@ -63,15 +63,15 @@ def test_sums_are_float32(kata):
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
 def test_threads_may_run_in_any_order(kata, simt, seed, order):
-    x, w, out = small_integers(seed, 300), small_integers(seed + 1, 7), np.zeros(300, np.float32)
+    x, w, out = small_integers(seed, 600), small_integers(seed + 1, 7), np.zeros(600, np.float32)
     with simt(order=order):
-        kata.conv1d[kata.blocks_for(300), kata.BLOCK](x, w, out)
+        kata.conv1d[kata.blocks_for(600), kata.BLOCK](x, w, out)
     expected = np.correlate(np.pad(x, 3), w, "valid")
     np.testing.assert_array_equal(out, expected, err_msg=f"with the threads in {order} order")
 
 
 def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
-    x, w, out = small_integers(seed, 1024), small_integers(seed + 1, 5), np.zeros(1024, np.float32)
+    x, w, out = small_integers(seed, 2048), small_integers(seed + 1, 5), np.zeros(2048, np.float32)
     with simt() as counted:
         kata.conv1d_halo(x, w, out=out)
     assert counted.of(x).load.elements >= x.size, "x is read where it is"
@@ -80,7 +80,7 @@ def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
 
 
 def test_lanes_read_neighbouring_banks(kata, simt, seed, cost):
-    x, w, out = small_integers(seed, 256), small_integers(seed + 1, 5), np.zeros(256, np.float32)
+    x, w, out = small_integers(seed, 512), small_integers(seed + 1, 5), np.zeros(512, np.float32)
     with simt() as counted:
         kata.conv1d[1, kata.BLOCK](x, w, out)
     assert counted.shared_store.elements >= x.size, "inputs go through shared memory"
