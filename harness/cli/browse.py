@@ -103,8 +103,17 @@ def coverage(house: House, week: int | None, as_json: bool) -> None:
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of here.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--picture",
+    "pictures",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="An SVG or PNG of `kata roofline` or `kata trace`, to stand in the HTML.",
+)
 @click.pass_obj
-def scorecard(house: House, form: str, output: Path | None, as_json: bool) -> None:
+def scorecard(
+    house: House, form: str, output: Path | None, as_json: bool, pictures: tuple[Path, ...]
+) -> None:
     """What you own, what is due, what was measured. As text, HTML, SVG, MD or JSON."""
     from harness.scorecard import read_scorecard
     from harness.scorecard.draw import drawn
@@ -117,7 +126,9 @@ def scorecard(house: House, form: str, output: Path | None, as_json: bool) -> No
             raise UsageProblem("--output: expected --format html, svg, md or json, found terminal.")
         print_scorecard(card)
         return
-    text = drawn(card, form)
+    if pictures and form != "html":
+        raise UsageProblem(f"--picture: expected --format html, found {form}.")
+    text = drawn(card, form, pictures)
     if output is None:
         click.echo(text, nl=False)
         return

@@ -1,17 +1,19 @@
 """The scorecard in the format that was asked for."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from harness.scorecard import Scorecard
 from harness.scorecard.plain import as_json
 
 
-def drawn(card: Scorecard, form: str) -> str:
-    """The scorecard as "html", "svg", "md" or "json"."""
+def drawn(card: Scorecard, form: str, pictures: Sequence[Path] = ()) -> str:
+    """The scorecard as "html" with these pictures in it, or as "svg", "md" or "json"."""
     if form == "html":
-        from harness.scorecard.html import as_html
+        from harness.scorecard.html import as_html, read_picture
 
-        return as_html(card)
+        return as_html(card, [read_picture(file) for file in pictures])
     if form == "svg":
         from harness.scorecard.badge import as_svg
 

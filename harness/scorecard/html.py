@@ -1,14 +1,20 @@
 """The scorecard as one HTML file: for a phone and paper, for a keyboard and a screen reader."""
 
+import re
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
+from html import unescape
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from harness.errors import UsageProblem
 from harness.mastery import Level
 from harness.scorecard import Day, Group, ItemLine, Scorecard, TopicLine
 
@@ -23,8 +29,38 @@ SHOWN_DAYS = 371  # 53 weeks
 SHADES = (0.25, 0.5, 0.75, 1.0)  # of a day without, with one, two and more runs that passed
 
 
-def as_html(card: Scorecard) -> str:
-    """The whole page; it loads nothing and runs no script."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture inside the page: what it shows, and its bytes as a data URI."""
+
+    title: str
+    uri: str
+
+
+def read_picture(file: Path) -> Picture:
+    """
+    The SVG or PNG in `file`, titled by its own title or by its name.
+
+    Raises:
+        UsageProblem: it is neither.
+    """
+    kinds = {".svg": "image/svg+xml", ".png": "image/png"}
+    if file.suffix not in kinds:
+        raise UsageProblem(
+            f"{file}: expected an SVG or a PNG, found {file.suffix or 'no suffix'}. "
+            "Make one: kata roofline NAME -o FILE.svg"
+        )
+    data = file.read_bytes()
+    title = re.search(r"<title>([^<]+)</title>", data.decode(errors="replace"))
+    encoded = b64encode(data).decode()
+    return Picture(
+        title=unescape(title[1]) if title else file.stem,
+        uri=f"data:{kinds[file.suffix]};base64,{encoded}",
+    )
+
+
+def as_html(card: Scorecard, pictures: Sequence[Picture] = ()) -> str:
+    """The whole page, with `pictures` in it; it loads nothing and runs no script."""
     tried = [kata for kata in card.katas if kata.runs]
     by_name = {kata.name: kata for kata in card.katas}
     items: dict[int, list[ItemLine]] = defaultdict(list)
@@ -52,6 +88,7 @@ def as_html(card: Scorecard) -> str:
         percent=lambda share: f"{share or 0:.0%}",
         map=dependency_map(card.topics),
         history=history(card.days, card.at.date()),
+        pictures=pictures,
     )
 
 
