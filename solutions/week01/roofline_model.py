@@ -11,7 +11,7 @@ class Machine:
     The ceilings of one GPU.
 
     `peak` is dense FLOP/s by dtype, `bandwidth` bytes/s by memory level from the outermost
-    inwards, `launch_s` the least time any kernel takes.
+    inwards, `launch_s` the least time any kernel takes, above 0.
     """
 
     name: str
@@ -26,8 +26,7 @@ class Verdict:
     What the model says of one op.
 
     `time_s` is the least time it can take, `attainable` the FLOP/s it then reaches, `regime`
-    what keeps it from being faster: "latency", "memory:hbm", "memory:l2", "memory:smem" or
-    "compute".
+    what keeps it from being faster: "compute", "latency", or "memory:" and the name of a level.
     """
 
     time_s: float
@@ -105,15 +104,15 @@ def crossover(
     Smallest batch in 1..hi that is not bound by HBM, or None when every one of them is.
 
     Args:
-        cost_fn: Batch to (FLOPs, HBM bytes); the intensity never falls as the batch grows.
-            May be slow: call it at most 42 times for hi = 2**20.
+        cost_fn: Batch, which must be in 1..hi, to (FLOPs, HBM bytes); the intensity never falls
+            as the batch grows. May be slow: call it at most 42 times for hi = 2**20.
         machine: Whose peak and HBM bandwidth count; the launch floor plays no part.
         dtype: Which peak.
         hi: The largest batch to consider.
 
     Raises:
-        ValueError: `hi` is below 1, `machine` has no such `dtype`, or `cost_fn` returns what
-            `roofline` would refuse.
+        ValueError: `hi` is below 1, `machine` has no such `dtype` or no "hbm", or `cost_fn`
+            returns what `roofline` would refuse.
     """
     if hi < 1:
         raise ValueError(f"hi: expected a batch of 1 or more, found {hi}")

@@ -4,12 +4,10 @@ HBM: blocks sum their elements (one read), then scan them with what lies before 
 write); the sums between are next to nothing.
 """
 
-from typing import TypeVar
-
 import numpy as np
 from numba import cuda
 
-Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
+from harness.arrays import Array, empty
 
 BLOCK = 128  # threads: the usual number and the most
 PER_THREAD = 8  # neighbouring elements of a thread
@@ -49,13 +47,6 @@ def identity(op):
 def pad(i):
     """Where word `i` lies: after every 32 words one is left out."""
     return i + (i >> 5)
-
-
-def empty(size: int, like: Array) -> Array:
-    """Uninitialised array of the dtype of `like`, in the memory where `like` is."""
-    if isinstance(like, np.ndarray):
-        return np.empty(size, like.dtype)
-    return cuda.device_array(size, like.dtype)
 
 
 def blocks_for(n: int, block: int) -> int:

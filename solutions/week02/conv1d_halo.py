@@ -3,28 +3,16 @@
 HBM: the signal is read once, but for the halos of the blocks, and the result is written once.
 """
 
-from typing import TypeVar
-
 import numpy as np
 from numba import cuda
 
-Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
+from harness.arrays import Array, beside, empty
 
 BLOCK = 64  # threads
 PER_THREAD = 8  # outputs of a thread
 OUTPUTS = BLOCK * PER_THREAD  # of a block
 MAX_TAPS = 33
 TILE = OUTPUTS + MAX_TAPS - 1  # inputs that a block needs, at the most
-
-
-def empty_like(x: Array) -> Array:
-    """Uninitialised array of the shape and dtype of `x`, in the memory where `x` is."""
-    return np.empty_like(x) if isinstance(x, np.ndarray) else cuda.device_array(x.shape, x.dtype)
-
-
-def beside(values: np.ndarray, x: Array) -> Array:
-    """An array of the host, in the memory where `x` is."""
-    return values if isinstance(x, np.ndarray) else cuda.to_device(values)
 
 
 def blocks_for(n: int) -> int:
@@ -95,7 +83,7 @@ def conv1d_halo(x: Array, w: Array, out: Array | None = None) -> Array:
     if not 1 <= w.size <= MAX_TAPS:
         raise ValueError(f"w: expected 1 to {MAX_TAPS} elements, found {w.size}")
     if out is None:
-        out = empty_like(x)
+        out = empty(x.shape, like=x)
     elif out.shape != x.shape:
         raise ValueError(f"out: expected the shape of x, {x.shape}, found {out.shape}")
     elif out.dtype != x.dtype:

@@ -3,25 +3,16 @@
 HBM: each element is read once; what the blocks leave is next to nothing.
 """
 
-from typing import TypeVar
-
 import numpy as np
 from numba import cuda
 
-Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
+from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads: the fewest, the usual number, the most
 PER_THREAD = 8  # elements of each thread of the first pass, in as many blocks as that takes
 MAX_BLOCKS = 4096  # of the first pass: beyond that, threads sum more elements
-
-
-def empty(size: int, like: Array) -> Array:
-    """Uninitialised array of the dtype of `like`, in the memory where `like` is."""
-    if isinstance(like, np.ndarray):
-        return np.empty(size, like.dtype)
-    return cuda.device_array(size, like.dtype)
 
 
 @cuda.jit

@@ -3,23 +3,14 @@
 HBM: each element of a is loaded once for each tile of columns, each of b for each tile of rows.
 """
 
-from typing import TypeVar
-
 import numpy as np
 from numba import config, cuda
 
-Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
+from harness.arrays import Array, empty
 
 # rows and columns of a tile; every thread of a simulated block is run in Python: few of them, then
 TILE = 8 if config.ENABLE_CUDASIM else 32
 BLOCK = (TILE, TILE)
-
-
-def empty(shape: tuple[int, int], like: Array) -> Array:
-    """Uninitialised array of the dtype of `like`, in the memory where `like` is."""
-    if isinstance(like, np.ndarray):
-        return np.empty(shape, like.dtype)
-    return cuda.device_array(shape, like.dtype)
 
 
 def tiles(rows: int, cols: int) -> tuple[int, int]:

@@ -3,23 +3,13 @@
 HBM: the matrix is read once and written once; nothing is computed.
 """
 
-from typing import TypeVar
-
-import numpy as np
 from numba import cuda
 
-Array = TypeVar("Array")  # NumPy's on the simulator, Numba's device array on a GPU
+from harness.arrays import Array, empty
 
 TILE = 32  # rows and columns that one block transposes
 ROWS = 8  # rows of threads in a block: each thread moves TILE // ROWS elements
 BLOCK = (TILE, ROWS)
-
-
-def empty(shape: tuple[int, int], like: Array) -> Array:
-    """Uninitialised array of the dtype of `like`, in the memory where `like` is."""
-    if isinstance(like, np.ndarray):
-        return np.empty(shape, like.dtype)
-    return cuda.device_array(shape, like.dtype)
 
 
 def tiles(rows: int, cols: int) -> tuple[int, int]:

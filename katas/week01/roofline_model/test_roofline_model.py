@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,17 @@ def test_ties(kata):
     assert at_floor.regime == "memory:l2"
 
 
+def test_levels_are_those_of_the_machine(kata):
+    laptop = kata.Machine(
+        name="laptop", peak={"float64": 1e11}, bandwidth={"dram": 5e10, "l3": 2e11}, launch_s=1e-6
+    )
+    inner = kata.roofline(1.0, {"dram": 5e7, "l3": 1e9}, laptop, "float64")  # 1 and 5 ms
+    assert (inner.regime, inner.time_s) == ("memory:l3", 5e-3)
+    for ask in (kata.ridge, partial(kata.crossover, lambda batch: (1.0, 1.0))):
+        with pytest.raises(ValueError, match="hbm"):
+            ask(laptop, "float64")
+
+
 @given(flops=WORK, moved=MOVED)
 def test_time_is_that_of_one_ceiling_and_under_none(kata, flops, moved):
     machine = kata.A100
@@ -129,8 +141,14 @@ def test_exactly_at_the_ridge_is_compute_bound(kata):
     ("threshold", "hi"), [(1, 1), (2, 1), (1, 1000), (1000, 1000), (999, 1000)]
 )
 def test_crossover_at_the_ends_of_the_range(kata, oracle, threshold, hi):
+    step = oracle.step(threshold, 156)
+
+    def cost_fn(batch):
+        assert batch in range(1, hi + 1), f"cost_fn was asked for batch {batch} of 1..{hi}"
+        return step(batch)
+
     expected = threshold if threshold <= hi else None
-    assert kata.crossover(oracle.step(threshold, 156), kata.A100, "float16", hi=hi) == expected
+    assert kata.crossover(cost_fn, kata.A100, "float16", hi=hi) == expected
 
 
 def test_launch_floor_does_not_move_the_crossover(kata):
@@ -196,11 +214,14 @@ def test_negative_flops_are_refused(kata):
         kata.roofline(-1.0, {}, kata.A100, "float16")
 
 
-def test_crossover_refuses_a_cost_without_bytes(kata):
-    with pytest.raises(ValueError, match="hbm"):
-        kata.crossover(lambda batch: (1.0, 0.0), kata.A100, "float16")
+@pytest.mark.parametrize(
+    ("flops", "moved", "named"), [(1.0, 0.0, "hbm"), (1.0, -1.0, "hbm"), (-1.0, 1.0, "flops")]
+)
+def test_crossover_refuses_an_impossible_cost(kata, flops, moved, named):
+    with pytest.raises(ValueError, match=named):
+        kata.crossover(lambda batch: (flops, moved), kata.A100, "float16")
 
 
 def test_empty_range_is_refused(kata):
-    with pytest.raises(ValueError, match="hi"):
+    with pytest.raises(ValueError, match=r"\bhi\b"):
         kata.crossover(lambda batch: (1.0, 1.0), kata.A100, "float16", hi=0)

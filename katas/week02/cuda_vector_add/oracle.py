@@ -14,7 +14,7 @@ def make_inputs(*, n, dtype, device, seed, special=False, into=False):
     generator = np.random.default_rng(seed)
     a, b = (np.resize(_values(generator, min(n, PERIOD), dtype), n) for _ in range(2))
     if special:
-        a[:3] = np.nan, np.inf, -np.inf
+        a[:3] = (np.nan, np.inf, -np.inf)[:n]  # n may be drawn below 3
     inputs = {"a": a, "b": b}
     return inputs | {"out": np.zeros_like(a)} if into else inputs
 

@@ -112,15 +112,23 @@ def test_sum_goes_into_out(kata):
     assert a.copy_to_host().tolist() == [0, 2, 4, 6, 8]
 
 
+def test_wrapper_copies_nothing(kata, simt):
+    a, b, out = (np.ones(100, dtype=np.float32) for _ in range(3))
+    with simt() as counted:
+        kata.cuda_vector_add(a, b, out=out)
+    reads, writes = [counted.of(x).load.elements for x in (a, b)], counted.of(out).store.elements
+    assert (reads, writes) == ([100, 100], 100), "the kernel was launched on other arrays"
+
+
 def test_bandwidth_counts_two_reads_and_a_write(kata):
     # 2^28 float32 in 1 ms: 3 * 2^30 bytes, 3.22 TB/s
     assert kata.achieved_bandwidth(2**28, 4, 1e-3) == pytest.approx(3.221225472e12, rel=1e-12)
     assert kata.achieved_bandwidth(1000, 8, 2.0) == 12_000
 
 
-@pytest.mark.parametrize("length", [1, 6])  # 1: NumPy would broadcast it
-def test_shapes_must_agree(kata, length):
-    a, other = (cuda.to_device(np.ones(n, dtype=np.float32)) for n in (5, length))
+@pytest.mark.parametrize("shape", [1, 6, (5, 1)])  # 1: NumPy would broadcast it
+def test_shapes_must_agree(kata, shape):
+    a, other = (cuda.to_device(np.ones(n, dtype=np.float32)) for n in (5, shape))
     with pytest.raises(ValueError, match=r"b: .*shape"):
         kata.cuda_vector_add(a, other)
     with pytest.raises(ValueError, match=r"out: .*shape"):
@@ -135,7 +143,8 @@ def test_dtypes_must_agree(kata):
         kata.cuda_vector_add(a, a, out=other)
 
 
-def test_matrices_are_refused(kata):
-    a = cuda.to_device(np.ones((2, 2), dtype=np.float32))
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_only_vectors_are_added(kata, shape):
+    a = cuda.to_device(np.ones(shape, dtype=np.float32))
     with pytest.raises(ValueError, match=r"a: .*1-D"):
         kata.cuda_vector_add(a, a)

@@ -24,6 +24,35 @@ def cache_for(kata, k, max_len=None):
     return kata.KVCache.allocate(batch, max_len or tokens, kv_heads, d, k.dtype, k.device)
 
 
+def assert_untouched(cache):
+    """A `zeroed_cache` is still empty, and zero."""
+    assert cache.length == 0
+    for buffer in (cache.k, cache.v):
+        assert not buffer.any(), "what was refused has been written"
+
+
+def zeroed_cache(kata, device):
+    cache = kata.KVCache.allocate(2, 16, 2, 8, device=device)
+    for buffer in (cache.k, cache.v):
+        buffer.zero_()
+    return cache
+
+
+def decode_64_steps(kata, oracle, dispatch, seed, dtype):
+    """What 64 steps after a prompt of 128 tokens cost, on the CPU in every session."""
+    # a GPU's attention may arrange its output by a copy
+    q, k, v = oracle.sequence(
+        tokens=192, q_heads=8, kv_heads=2, d=64, device="cpu", seed=seed, dtype=dtype
+    )
+    cache = cache_for(kata, k, max_len=256)
+    kata.attend(q[:, :, :128], k[:, :, :128], v[:, :, :128], cache)
+    steps = [x[:, :, 128:].contiguous().split(1, dim=2) for x in (q, k, v)]
+    with dispatch() as ops:
+        for step in zip(*steps, strict=True):
+            kata.attend(*step, cache)
+    return ops
+
+
 def assert_causal(oracle, out, q, k, v):
     truth = oracle.causal_attention(q.double(), k.double(), v.double())
     assert_matches(out, truth, same_precision=oracle.trusted_attention(q, k, v))
@@ -89,6 +118,14 @@ def test_attend_needs_no_more_of_a_cache_than_append(kata, oracle, device, seed)
     assert_causal(oracle, out, q, k, v)
 
 
+def test_buffers_have_the_dtype_and_device_asked_for(kata):
+    # the meta device, which holds no numbers, stands for any that is not the default
+    cache = kata.KVCache.allocate(2, 16, 3, 8, torch.float16, "meta")
+    for buffer in (cache.k, cache.v):
+        assert buffer.shape == (2, 3, 16, 8)
+        assert (buffer.dtype, buffer.device.type) == (torch.float16, "meta")
+
+
 def test_append_returns_views_of_the_buffers(kata, device):
     cache = kata.KVCache.allocate(1, 5, 2, 4, device=device)
     homes = cache.k.data_ptr(), cache.v.data_ptr()
@@ -107,22 +144,29 @@ def test_nothing_past_the_length_is_read(kata, oracle, device, seed):
     q, k, v = oracle.sequence(tokens=37, q_heads=8, kv_heads=2, d=16, device=device, seed=seed)
     buffers = [F.pad(x[:, :, :20], (0, 0, 0, 28), value=float("nan")) for x in (k, v)]
     chunk = [x[:, :, 20:] for x in (q, k, v)]
-    for _ in range(2):  # taken again, the same step writes the same slots
-        out = kata.kv_cache_decode(*chunk, *buffers, 20)
-        assert_causal(oracle, out, chunk[0], k, v)
+    assert_causal(oracle, kata.kv_cache_decode(*chunk, *buffers, 20), chunk[0], k, v)
+
+
+def test_a_step_taken_again_sees_its_new_tokens(kata, oracle, device, seed):
+    q, k, v = oracle.sequence(tokens=23, q_heads=4, kv_heads=2, d=16, device=device, seed=seed)
+    buffers = [F.pad(x[:, :, :20], (0, 0, 0, 3)) for x in (k, v)]
+    draft = [x[:, :, 20:] for x in (q, k, v)]
+    for _ in range(2):
+        assert_causal(oracle, kata.kv_cache_decode(*draft, *buffers, 20), draft[0], k, v)
+        for x in draft:
+            x.neg_()  # rejected: other tokens in the same memory, at the same length
 
 
 def test_a_decode_step_copies_its_own_token_and_no_more(kata, oracle, dispatch, cost, seed):
-    # counted on the CPU in every session: a GPU's attention may arrange its output by a copy
-    q, k, v = oracle.sequence(tokens=192, q_heads=8, kv_heads=2, d=64, device="cpu", seed=seed)
-    cache = cache_for(kata, k, max_len=256)
-    kata.attend(q[:, :, :128], k[:, :, :128], v[:, :, :128], cache)
-    steps = [x[:, :, 128:].contiguous().split(1, dim=2) for x in (q, k, v)]
-    with dispatch() as ops:
-        for step in zip(*steps, strict=True):
-            kata.attend(*step, cache)
+    ops = decode_64_steps(kata, oracle, dispatch, seed, torch.float32)
     cost.check("copied_bytes", ops.copied_bytes)
     cost.check("peak_memory", ops.peak_live_bytes)
+
+
+def test_a_float16_step_casts_nothing_held(kata, oracle, dispatch, seed):
+    ops = decode_64_steps(kata, oracle, dispatch, seed, torch.float16)
+    written = 64 * 2 * 2 * 64 * 2  # steps, K and V, heads, d, bytes
+    assert ops.copied_bytes <= written, "more was copied, or cast, than the new keys and values"
 
 
 def test_decoding_beats_recomputing(kata, oracle, cost, seed, one_thread):
@@ -163,12 +207,12 @@ def test_more_than_max_len_tokens_are_refused(kata, device):
     ],
 )
 def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
-    cache = kata.KVCache.allocate(2, 16, 2, 8, device=device)
+    cache = zeroed_cache(kata, device)
     new = {axis: torch.ones(2, 2, 3, 8, device=device) for axis in ("k", "v")}
     new[name] = torch.ones(shape, device=device)
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         cache.append(**new)
-    assert cache.length == 0
+    assert_untouched(cache)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +225,8 @@ def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
     ],
 )
 def test_queries_that_do_not_fit_are_refused(kata, device, shape):
-    cache = kata.KVCache.allocate(2, 16, 2, 8, device=device)
+    cache = zeroed_cache(kata, device)
     k, v = torch.ones(2, 2, 2, 5, 8, device=device)
     with pytest.raises(ValueError, match=r"\bq\b"):
         kata.attend(torch.ones(shape, device=device), k, v, cache)
-    assert cache.length == 0
+    assert_untouched(cache)

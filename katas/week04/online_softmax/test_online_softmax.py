@@ -1,6 +1,7 @@
 """Statistics that merge in any order, masked blocks, extremes, and how often memory is touched."""
 
 import math
+import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 INF = math.inf
 LOGITS = st.floats(-1e4, 1e4) | st.just(-INF)
+LONG = 2**16  # elements: a block of 1/128 and what is made of it stay far below a quarter
 FEW = st.integers(-3, 3).map(float)  # so that ties are common
 
 
@@ -27,6 +29,16 @@ def state_of(kata, oracle, row, values):
 def assert_same_state(oracle, got, want):
     for found, expected in zip(got, want, strict=True):
         oracle.assert_close(np.asarray(found, dtype=float), np.asarray(expected, dtype=float))
+
+
+def peak_bytes(call):
+    """The most memory that was held at once during the call, NumPy's included."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 # ---- statistics and their merge ------------------------------------------------------------
@@ -91,6 +103,16 @@ def test_masked_tiles_merge_without_nan(kata, oracle):
     assert_same_state(oracle, kata.merge(kata.merge(masked, seen), masked), seen)
 
 
+def test_arguments_are_left_as_they_were(kata):
+    chunk, weighted = np.array([1.0, 2.0]), np.array([4.0, 8.0])
+    kata.stats(chunk)
+    assert chunk.tolist() == [1.0, 2.0], "stats changed its chunk"
+    small, large = kata.State(0.0, 1.0, weighted), kata.State(1.0, 1.0, weighted)
+    for pair in ((small, large), (large, small)):
+        kata.merge(*pair)
+        assert weighted.tolist() == [4.0, 8.0], "merge changed a state it was given"
+
+
 # ---- softmax of a stream -------------------------------------------------------------------
 
 
@@ -147,10 +169,12 @@ def test_softmax_accesses(kata, cost, seed):
 
 
 def test_fast_memory_holds_one_block(kata, seed):
-    reader = kata.Reader(np.random.default_rng(seed).normal(size=1000))
-    kata.online_softmax(reader, kata.Writer(1000), block=64)
-    assert reader.largest_read <= 64
-    assert reader.reads >= 2000, "fewer than two reads: the row was kept in fast memory"
+    row = np.random.default_rng(seed).normal(size=LONG)
+    reader, writer = kata.Reader(row), kata.Writer(LONG)
+    peak = peak_bytes(lambda: kata.online_softmax(reader, writer, block=LONG // 128))
+    assert reader.largest_read <= LONG // 128
+    assert reader.reads >= 2 * LONG, "fewer than two reads: the row was kept in fast memory"
+    assert peak < row.nbytes / 4, "the row, or its softmax, was kept in fast memory"
 
 
 # ---- softmax and top-k ---------------------------------------------------------------------
@@ -188,6 +212,13 @@ def test_topk_reads_once(kata, cost, seed):
     kata.softmax_topk(reader, k=8, block=64)
     cost.check("topk_reads", reader.reads / 1000)
     assert reader.largest_read <= 64
+
+
+def test_topk_keeps_its_candidates_only(kata, seed):
+    row = np.random.default_rng(seed).normal(size=LONG)
+    reader = kata.Reader(row)
+    peak = peak_bytes(lambda: kata.softmax_topk(reader, k=8, block=LONG // 128))
+    assert peak < row.nbytes / 4, "more than a block and k candidates was kept"
 
 
 # ---- bad input -----------------------------------------------------------------------------
