@@ -136,7 +136,11 @@ class SharedChecks(pytest.Module):
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect the shared checks of a kata that feeds them."""
-    if file_path.name != "kata.toml" or kata_of(file_path) is None:
+    kata = kata_of(file_path)
+    if file_path.name != "kata.toml" or kata is None:
+        return None
+    # a kata that feeds none of them is judged without torch
+    if not (kata.cases or kata.speed or any(one.case is not None for one in kata.cost)):
         return None
     if not (file_path.parent / "oracle.py").is_file():
         return None

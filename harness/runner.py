@@ -183,6 +183,8 @@ def pytest_command(
     command = [sys.executable, "-m", "pytest", *map(str, targets), "--record", str(record)]
     command += [f"--device={device}", *(f"--impl={impl}" for impl in impls)]
     command += ["-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"]
+    # it collects garbage five times at the end, for a third of a second
+    command += ["-p", "no:unraisableexception"]
     if seed is not None:
         command.append(f"--seed={seed}")
     if profile is not None:
