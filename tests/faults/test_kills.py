@@ -165,8 +165,8 @@ class Siege:
             version = migrations.version_of(db)
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
             ids = {key for (key,) in db.execute("SELECT id FROM attempts")}
-        assert ("notes" in tables, "again" in tables) == (version >= 2, version >= 3)
         steps = [*store.scripts(), REWRITE]
+        assert ("notes" in tables, "again" in tables) == (version >= 2, version >= len(steps))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(store, "scripts", lambda: steps)
             kept = Progress(home).attempts()
