@@ -107,7 +107,11 @@ def _no_waiting_for_the_disk(monkeypatch):
 
 def unsynced(place, **options):
     db = sqlite3.connect(place, **options)
-    db.execute("PRAGMA synchronous = OFF")
+    try:
+        db.execute("PRAGMA synchronous = OFF")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

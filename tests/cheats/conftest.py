@@ -64,12 +64,12 @@ class Verdicts:
 
 @pytest.fixture(scope="session")
 def judge(curriculum, tmp_path_factory):
-    """Judge these files, and the solution, on one kata; returns the verdicts."""
+    """Judge these files, and then the solution, on one kata; returns the verdicts."""
 
     def run(kata, files, *options):
         folder = tmp_path_factory.mktemp("record")
         record = folder / "record.jsonl"
-        impls = [f"--impl={file}" for file in ("solution", *files)]
+        impls = [f"--impl={file}" for file in (*files, "solution")]
         subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device=cpu",
              "--record", str(record), *impls, *options, str(curriculum / "katas/week01" / kata)],
