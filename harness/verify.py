@@ -13,9 +13,9 @@ from harness.errors import HarnessError, UsageProblem
 from harness.files import sha256
 from harness.kata import Kata
 from harness.runner import Outcome, run_kata
+from harness.scorecard.plain import SCHEMA
 from harness.workspace import Workspace
 
-SCHEMA = 1
 HELD, BROKEN, UNKNOWN = "held", "broken", "unknown"
 Judge = Callable[..., Outcome]
 

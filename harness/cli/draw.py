@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
 LEVEL_MARKS = {"untried": " ", "attempted": "·", "correct": "○", "fast": "✓", "mastered": "★"}
-STATUS_COLOURS = {"untried": "dim", "attempted": "yellow", "correct": "green", "fast": "bold green",
-                  "mastered": "bold cyan"}  # fmt: skip
 
 
 PAGE_WIDTH = 120  # of a brief that nobody's window limits

@@ -11,8 +11,9 @@ import click
 
 from harness.catalog import Curriculum, load_curriculum
 from harness.environment import home_folder
-from harness.errors import UsageProblem
+from harness.errors import HarnessError, UsageProblem
 from harness.kata import Kata
+from harness.pristine import committed_stub
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -79,6 +80,21 @@ class House:
             timed_on(self.progress.best()),
             self.now(),
         )
+
+    def blank_stub(self, kata: Kata, command: str) -> bytes:
+        """
+        The stub of `kata` as the project ships it, for `command` to put in place.
+
+        Raises:
+            HarnessError: git does not have it.
+        """
+        stub = committed_stub(kata)
+        if stub is None:
+            raise HarnessError(
+                f"{command}: expected the stub of {kata.name} in git's HEAD, found none. "
+                "Clone the project afresh, or `kata stash list` for an earlier copy."
+            )
+        return stub
 
     def placed_out(self) -> set[str]:
         """Katas of weeks that the learner has tested out of."""

@@ -10,10 +10,9 @@ from harness import advice
 from harness.cli import draw, teach
 from harness.cli.house import KATA, House
 from harness.environment import device_present
-from harness.errors import HarnessError, UsageProblem
+from harness.errors import UsageProblem
 from harness.kata import Kata
 from harness.mastery import Level
-from harness.pristine import committed_stub
 
 SHOWN = 3
 
@@ -47,12 +46,7 @@ def due(house: House, as_json: bool) -> None:
 @click.pass_obj
 def start(house: House, kata: Kata) -> None:
     """Begin a kata, or begin it again, from the blank stub. Your last file is kept."""
-    stub = committed_stub(kata)
-    if stub is None:
-        raise HarnessError(
-            f"start: expected the stub of {kata.name} in git's HEAD, found none. "
-            "Clone the project afresh, or `kata stash list` for an earlier copy."
-        )
+    stub = house.blank_stub(kata, "start")
     if house.workspace.is_swapped(kata.name, kata.file):
         house.workspace.restore(kata.name, kata.file)
     standing = house.standings()[kata.name]

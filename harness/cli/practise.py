@@ -14,7 +14,6 @@ from harness.errors import DeviceError, HarnessError, UsageProblem
 from harness.files import sha256
 from harness.judge.submission import submissions
 from harness.kata import Kata
-from harness.pristine import committed_stub
 from harness.processes import Interrupts
 from harness.runner import Outcome, run_kata
 
@@ -156,12 +155,7 @@ def restore(house: House, kata: Kata) -> None:
 @click.pass_obj
 def reset(house: House, kata: Kata) -> None:
     """Start again from the blank stub; your file is kept."""
-    stub = committed_stub(kata)
-    if stub is None:
-        raise HarnessError(
-            f"reset: expected the stub of {kata.name} in git's HEAD, found none. "
-            "Clone the project afresh, or `kata stash list` for an earlier copy."
-        )
+    stub = house.blank_stub(kata, "reset")
     house.workspace.reset(kata.name, kata.file, stub)
     house.progress.note("reset", kata.name)
     click.echo(f"{house.shown(kata.file)} is the blank stub again; what was there is kept.")

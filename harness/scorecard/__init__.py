@@ -89,6 +89,11 @@ class Group:
         """How many items it has."""
         return sum(self.items.values())
 
+    @property
+    def owned(self) -> int:
+        """How many of its items are fast or mastered."""
+        return self.items[Level.FAST] + self.items[Level.MASTERED]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLine:

@@ -12,9 +12,8 @@ PADDING = 8
 def as_svg(card: Scorecard) -> str:
     """Two fields: what this is, and how much is owned and mastered."""
     levels = card.whole.items
-    owned = levels[Level.FAST] + levels[Level.MASTERED]
     left = "GPU katas"
-    right = f"{owned} of {card.whole.size} owned, {levels[Level.MASTERED]} mastered"
+    right = f"{card.whole.owned} of {card.whole.size} owned, {levels[Level.MASTERED]} mastered"
     widths = [round(len(words) * CHARACTER + 2 * PADDING) for words in (left, right)]
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" width="{total}" height="20" role="img" '

@@ -71,8 +71,6 @@ def as_html(card: Scorecard, pictures: Sequence[Picture] = ()) -> str:
         levels=[str(level) for level in reversed(Level)],
         marks=MARKS,
         mastered=Level.MASTERED,
-        owned=owned(card.whole),
-        owned_of=owned,
         solved=sum(kata.level >= Level.FAST for kata in card.katas),
         hints=sum(kata.hints for kata in card.katas),
         peeks=sum(kata.peeks for kata in card.katas),
@@ -97,7 +95,6 @@ def class_as_html(pupils: "Sequence[Pupil]") -> str:
     return _template("class").render(
         pupils=pupils,
         weeks=[week for week in pupils[0].card.weeks if week.covered],
-        owned_of=owned,
     )
 
 
@@ -110,11 +107,6 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
     )
     return environment.get_template(f"{name}.html.jinja")
-
-
-def owned(group: Group) -> int:
-    """How many of its items are fast or mastered."""
-    return group.items[Level.FAST] + group.items[Level.MASTERED]
 
 
 def bar(group: Group) -> Markup:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from harness.mastery import Level
-from harness.scorecard import Group, Scorecard
+from harness.scorecard import Scorecard
 
 BAR = 10
 
@@ -16,7 +16,7 @@ def as_markdown(card: Scorecard) -> str:
 def _lines(card: Scorecard) -> Iterator[str]:
     yield "# GPU katas: scorecard"
     yield ""
-    yield f"As of {card.at.date()}: {_owned(card.whole)} of {card.whole.size} items owned,"
+    yield f"As of {card.at.date()}: {card.whole.owned} of {card.whole.size} items owned,"
     yield f"{card.whole.items[Level.MASTERED]} mastered; {card.kept} reviews kept in a row."
     if card.due:
         yield ""
@@ -25,9 +25,9 @@ def _lines(card: Scorecard) -> Iterator[str]:
     yield "| part | owned | |"
     yield "|---|---:|---|"
     for part in card.parts:
-        full = round(BAR * _owned(part) / part.size) if part.size else 0
+        full = round(BAR * part.owned / part.size) if part.size else 0
         bar = "█" * full + "░" * (BAR - full)
-        yield f"| {part.number}. {part.title} | {_owned(part)}/{part.size} | {bar} |"
+        yield f"| {part.number}. {part.title} | {part.owned}/{part.size} | {bar} |"
     tried = [kata for kata in card.katas if kata.runs]
     if not tried:
         return
@@ -47,7 +47,3 @@ def _lines(card: Scorecard) -> Iterator[str]:
             kata.due.date() if kata.due else "",
         )
         yield f"| {' | '.join(map(str, cells))} |"
-
-
-def _owned(group: Group) -> int:
-    return group.items[Level.FAST] + group.items[Level.MASTERED]

@@ -23,9 +23,8 @@ def print_scorecard(card: Scorecard) -> None:
         table.add_column(heading, justify="right" if heading in ("week", "katas") else "left")
     for week in card.weeks:
         if katas := sum(week.katas.values()):
-            owned = week.items[Level.FAST] + week.items[Level.MASTERED]
             table.add_row(
-                str(week.number), week.title, str(katas), _bar(week), f"{owned}/{week.size}"
+                str(week.number), week.title, str(katas), _bar(week), f"{week.owned}/{week.size}"
             )
     out = Console(highlight=False)
     out.print(table)
