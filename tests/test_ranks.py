@@ -151,6 +151,18 @@ def test_a_rank_that_dies_is_named(death, cause):
     assert_no_child_left()
 
 
+def test_a_death_is_told_rather_than_the_error_it_gave_another_rank():
+    def die(rank, world):
+        if rank == 0:
+            raise RuntimeError("connection reset by peer")
+        time.sleep(0.05)
+        os._exit(3)
+
+    with pytest.raises(RankFailed, match="rank 1 of 2 died: it left with exit code 3"):
+        run_ranks(2, die)
+    assert_no_child_left()
+
+
 def test_a_deadlock_is_killed_in_time_and_located():
     def deadlock(rank, world):
         if rank == 1:

@@ -45,6 +45,8 @@ R = TypeVar("R")
 ORPHAN_GRACE_S = 5.0
 # Time for a hung rank to write down where it is.
 DUMP_WAIT_S = 0.3
+# How long after a rank's RuntimeError the parent looks for another rank's death behind it.
+DEATH_WAIT_S = 0.2
 # Time for a CUDA context and NCCL's connections on each rank, on top of the limit of the work.
 NCCL_START_S = 60.0
 READY = b"!"  # what a rank sends once it has joined the group; a pickle begins otherwise
@@ -198,34 +200,60 @@ def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise _hung([key.data for key in selector.get_map().values()], job)
-            for key, _ in ready:
-                chunk = os.read(key.fd, 1 << 16)
-                key.data.received += chunk
-                if not chunk:
-                    selector.unregister(key.fd)
-                    replies[key.data.rank] = _reply(key.data, job)
+            closed = _drain(selector, ready)
+            replies |= {process.rank: _reply(process, job) for process in closed}
+            for process in closed:
+                if not (reply := replies[process.rank]).succeeded:
+                    raise _failure(process, reply, selector, job)
             if not started and all(process.received for process in processes):
                 started = True
                 deadline = min(deadline, time.monotonic() + job.timeout_s)
     return replies
 
 
+def _drain(
+    selector: selectors.BaseSelector, ready: Sequence[tuple[selectors.SelectorKey, int]]
+) -> list[_Process]:
+    """Read from the pipes that are ready; return the ranks that have closed theirs."""
+    closed = []
+    for key, _ in ready:
+        chunk = os.read(key.fd, 1 << 16)
+        key.data.received += chunk
+        if not chunk:
+            selector.unregister(key.fd)
+            closed.append(key.data)
+    return closed
+
+
 def _reply(process: _Process, job: _Job) -> _Reply:
-    """Read what a rank sent before it closed its pipe; raise what it raised."""
+    """Read what a rank sent before it closed its pipe; RankFailed where it died instead."""
     __tracebackhide__ = True
-    who = f"rank {process.rank} of {job.world}"
     try:
-        reply = _Reply(*pickle.loads(process.received.removeprefix(READY)))
+        return _Reply(*pickle.loads(process.received.removeprefix(READY)))
     except (EOFError, pickle.UnpicklingError):
+        who = f"rank {process.rank} of {job.world}"
         raise RankFailed(f"{who} died: {_cause_of_death(process.end())}.") from None
-    if reply.succeeded:
-        return reply
-    note = f"raised on {who}:\n{reply.text}"
+
+
+def _failure(
+    process: _Process, reply: _Reply, selector: selectors.BaseSelector, job: _Job
+) -> Exception:
+    """Return what a rank raised; RankFailed where it comes of another rank's death."""
+    __tracebackhide__ = True
+    note = f"raised on rank {process.rank} of {job.world}:\n{reply.text}"
     if not reply.pickled:
-        raise RankFailed(note)
+        return RankFailed(note)
     error: Exception = pickle.loads(reply.pickled)
+    # a rank's death reaches the others as a broken connection, and may be read after it
+    if isinstance(error, RuntimeError):
+        deadline = time.monotonic() + DEATH_WAIT_S
+        while selector.get_map() and (
+            ready := selector.select(max(0.0, deadline - time.monotonic()))
+        ):
+            for other in _drain(selector, ready):
+                _reply(other, job)
     error.add_note(note)
-    raise error
+    return error
 
 
 def _cause_of_death(exit_code: int) -> str:
