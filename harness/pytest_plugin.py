@@ -5,6 +5,7 @@ One session is on one device. On the CPU kernels run in Triton's interpreter or 
 simulator and their work is counted; on a GPU they run for real and are timed.
 """
 
+import gc
 import os
 import random
 import re
@@ -66,6 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Choose device and seed before anything imports triton or numba; workers inherit both."""
+    # a sixth of the time that importing torch takes goes into looking for garbage
+    gc.disable()
     options = early_config.known_args_namespace
     worker = "PYTEST_XDIST_WORKER" in os.environ
     if not worker:
@@ -242,6 +245,12 @@ def _stage(item: pytest.Item) -> tuple[int, bool]:
 
 
 # ---- running -------------------------------------------------------------------------------
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what has been imported, which stays."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

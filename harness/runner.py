@@ -26,6 +26,7 @@ STARTUP_S = 60.0
 COMPILE_S = 60.0
 EXIT_S = 10.0  # from the last test to the end of the process
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
+PLUGINS = ("harness.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin")
 TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
 
 
@@ -185,6 +186,8 @@ def pytest_command(
     command += ["-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"]
     # it collects garbage five times at the end, for a third of a second
     command += ["-p", "no:unraisableexception"]
+    # no plugin that happens to be installed has a say in a verdict, or a share of its time
+    command += ["--disable-plugin-autoload", *(f"-p{plugin}" for plugin in PLUGINS)]
     if seed is not None:
         command.append(f"--seed={seed}")
     if profile is not None:
