@@ -1,6 +1,7 @@
 """One kata judged in a process of its own; what can go wrong there is in tests/faults."""
 
 import os
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,27 @@ def test_the_learners_own_exception_is_shown(judge, tmp_path):
     outcome = judge(file)
     assert outcome.status == "failed"
     assert any("KeyError: 'lost'" in check.message for check in outcome.checks)
+
+
+def test_no_plugin_that_happens_to_be_installed_has_a_say(judge, tmp_path, monkeypatch):
+    info = tmp_path / "path" / "meddler-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: meddler\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nmeddler = meddler\n")
+    (info.parent / "meddler.py").write_text("raise SystemExit('meddled')\n")
+    monkeypatch.setenv("PYTHONPATH", str(info.parent))
+    (meddler,) = distributions(path=[str(info.parent)])
+    assert [point.group for point in meddler.entry_points] == ["pytest11"]
+    assert judge("solution").status == "passed"
+
+
+def test_garbage_is_looked_for_while_code_is_judged(judge, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import gc\n\n\ndef doubled(x):\n"
+        "    raise KeyError(f'{gc.isenabled()} {gc.get_freeze_count() > 0}')\n"
+    )
+    assert any("True True" in check.message for check in judge(file).checks)
 
 
 def test_a_record_cut_short_keeps_its_whole_lines(tmp_path):
