@@ -17,6 +17,7 @@ from harness.judge.device_state import Probe, smi_probe
 from harness.judge.guarded import GuardedCall, Inputs, Order
 from harness.judge.honesty import nothing_left_behind
 from harness.judge.memory import NAN
+from harness.judge.set_aside import nothing_set_aside
 from harness.judge.spot_check import DrawnCall, SpotCheck
 from harness.judge.submission import Submission
 from harness.judge.threshold import Verdict, judge_cost, judge_ratio, judge_roofline
@@ -159,7 +160,8 @@ class Trial:
             structured=getattr(self.oracle, "STRUCTURED", ()),
         )
         required = threshold.required(self.profile.id)
-        with nothing_left_behind():
+        cold = nullcontext() if self.on_the_host else nothing_set_aside()
+        with nothing_left_behind(), cold:
             timed = self._time(threshold, check, arguments, required)
         if threshold.kind == "baseline":
             verdict = judge_ratio(timed, self.profile, required, threshold.name)

@@ -36,6 +36,11 @@ def test_an_answer_on_the_host_is_refused(verdicts):
     assert "expected it on cuda:0, where the inputs are, found it on cpu" in words
 
 
+def test_a_cache_set_aside_is_seen(verdicts):
+    words = verdicts.failed["sets_cache_aside"][SPEED]
+    assert "bytes of it set aside for lines that stay" in words
+
+
 def test_a_stream_that_is_waited_for_is_no_offence(verdicts):
     for honest in ("joins_its_stream", "solution"):
         assert verdicts.outcomes[honest] == {"passed"}, verdicts.words(honest)

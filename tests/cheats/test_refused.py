@@ -126,7 +126,8 @@ def test_the_honest_solution_passes_beside_them(untimed, kernels, timed):
 
 
 def test_every_cheat_is_tried():
-    device = {"on_another_stream", "answers_on_the_host", "joins_its_stream"}  # test_device.py
+    # those that test_device.py tries
+    device = {"on_another_stream", "answers_on_the_host", "joins_its_stream", "sets_cache_aside"}
     folders = {"doubled": UNTIMED, "scaled": KERNELS, "timed": TIMED, "device": device}
     for folder, tried in folders.items():
         assert {path.stem for path in (HERE / folder).glob("*.py")} == set(tried)
