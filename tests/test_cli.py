@@ -67,6 +67,19 @@ def test_swap_and_restore_bring_the_learners_file_back(kata_command, mini):
     assert kata_command("stash", "show", kept).stdout == mine
 
 
+def test_a_stub_is_cut_out_of_the_reference_and_what_stood_there_is_kept(kata_command, mini):
+    file = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    mine = solve(mini).read_text()
+    done = kata_command("stub", "doubled")
+    assert "doubled.py: cut out of solutions/week01/doubled.py" in done.stdout, done.stderr
+    assert "raise NotImplementedError  # TODO(kata): (about 5 lines)" in file.read_text()
+    kept = kata_command("stash", "list", "doubled").stdout.split()[0]
+    assert kata_command("stash", "show", kept).stdout == mine
+    file.unlink()
+    assert kata_command("stub", "doubled").returncode == 0
+    assert file.exists()
+
+
 def test_diff_shows_mine_against_the_reference(kata_command, mini):
     solve(mini)
     assert "-# mine" in kata_command("diff", "doubled").stdout

@@ -29,8 +29,8 @@ SECTIONS = {
     "See what your code does": ("inspect", "roofline", "trace"),
     "Your files": ("swap", "restore", "reset", "diff", "stash"),
     "Your history": ("export", "import", "verify"),
-    "The house, its authors and instructors": ("doctor", "new", "check", "measure", "measured",
-                                               "class"),
+    "The house, its authors and instructors": ("doctor", "new", "stub", "check", "measure",
+                                               "measured", "class"),
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 import difflib
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -209,19 +208,4 @@ def stash_apply(house: House, kata: Kata, version: str) -> None:
     click.echo(f"{house.shown(kata.file)} is version {version} again.")
 
 
-@click.command()
-@click.argument("slug", metavar="weekNN/slug")
-@click.option("--backend", default="triton", show_default=True)
-@click.pass_obj
-def new(house: House, slug: str, backend: str) -> None:
-    """Scaffold a kata; what is yours to write is marked TODO(author)."""
-    from harness.scaffold import scaffold
-
-    made = scaffold(house.root, slug, backend)
-    for path in made:
-        click.echo(f"  {house.shown(path)}")
-    name = Path(slug).name
-    click.echo(f"Fill in what is marked TODO(author), then: kata check {name}")
-
-
-COMMANDS = [run, swap, restore, reset, diff, stash, new]
+COMMANDS = [run, swap, restore, reset, diff, stash]

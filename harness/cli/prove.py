@@ -1,4 +1,4 @@
-"""The author's command: prove that katas hold what they promise."""
+"""The author's commands: begin a kata, and prove that katas hold what they promise."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,39 @@ from harness.cli.practise import choose
 from harness.environment import device_present
 from harness.errors import DeviceError
 from harness.kata import Kata
+
+
+@click.command()
+@click.argument("slug", metavar="weekNN/slug")
+@click.option("--backend", default="triton", show_default=True)
+@click.pass_obj
+def new(house: House, slug: str, backend: str) -> None:
+    """Scaffold a kata; what is yours to write is marked TODO(author)."""
+    from harness.scaffold import scaffold
+
+    made = scaffold(house.root, slug, backend)
+    for path in made:
+        click.echo(f"  {house.shown(path)}")
+    name = Path(slug).name
+    click.echo(f"Fill in what is marked TODO(author), then: kata check {name}")
+
+
+@click.command()
+@click.argument("kata", type=KATA)
+@click.pass_obj
+def stub(house: House, kata: Kata) -> None:
+    """
+    Cut the stub of a kata out of its reference.
+
+    What kata.toml names under `functions`, and the bodies of kernels, are left to the learner.
+    Take out what gives the answer away, and say in each TODO(kata) what is to be done. A copy of
+    the file that stood there is kept: `kata stash`.
+    """
+    from harness.scaffold import cut_stub
+
+    house.workspace.reset(kata.name, kata.file, cut_stub(kata).encode())
+    click.echo(f"{house.shown(kata.file)}: cut out of {house.shown(kata.solution)}.")
+    click.echo(f"Take out what gives the answer away, then: kata check {kata.name}")
 
 
 @click.command()
@@ -100,4 +133,4 @@ def _by_id(house: House) -> dict[str, Kata]:
 
 
 MEASURED = Path("hardware_profiles") / "measured"
-COMMANDS = [check, measure, show_measured]
+COMMANDS = [new, stub, check, measure, show_measured]

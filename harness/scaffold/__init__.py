@@ -8,6 +8,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from harness.errors import UsageProblem
 from harness.files import write_atomically
 from harness.kata import BACKENDS
+from harness.scaffold.stub import cut_stub as cut_stub
+from harness.scaffold.stub import stub_of
 
 # which templates stand for a backend that has none of its own
 FAMILIES = {"triton": "triton", "gluon": "triton", "numba": "numba", "torch": "torch",
@@ -47,17 +49,21 @@ def scaffold(root: Path, slug: str, backend: str) -> list[Path]:
     plan = {
         "common/kata.toml": folder / "kata.toml",
         "common/README.md": folder / "README.md",
-        f"{family}/stub.py": folder / f"{name}.py",
         f"{family}/oracle.py": folder / "oracle.py",
         f"{family}/test.py": folder / f"test_{name}.py",
         f"{family}/solution.py": root / "solutions" / f"week{week}" / f"{name}.py",
         f"{family}/edits.toml": root / "tests" / "wrong" / f"week{week}" / name / "edits.toml",
     }
     title = name.replace("_", " ").capitalize()
-    for template, path in plan.items():
-        text = templates.get_template(f"{template}.jinja").render(
+    texts = {
+        path: templates.get_template(f"{template}.jinja").render(
             name=name, week=week, backend=backend, family=family, title=title
         )
+        for template, path in plan.items()
+    }
+    solution = texts[root / "solutions" / f"week{week}" / f"{name}.py"]
+    texts[folder / f"{name}.py"] = stub_of(solution, [name])
+    for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-    return list(plan.values())
+    return list(texts)
