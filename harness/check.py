@@ -20,6 +20,8 @@ Event = dict[str, Any]
 SLOW_S = 5.0  # the longest the reference may compute on its own tests; CPU time, not the wall's
 TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
 DRAWN_CASES = 2  # besides those that a kata lists
+EVERY_CASE = 1_000_000  # more than there are
+MATCHES = "test_matches_reference"
 BATCH = 8  # katas judged by one process: one import of torch for all of them
 
 
@@ -51,7 +53,8 @@ def check_katas(
         curriculum: Where the ids they cover are defined.
         cache: For wrong solutions made from edits, and for compiled kernels.
         jobs: Processes at a time.
-        whole: Run every test on every wrong solution, and remember the cheapest kills.
+        whole: Run every test on every wrong solution, and remember the cheapest kills; run the
+            reference on every case that may be drawn.
     """
     reports = {
         kata.id: Report(kata=kata, problems=contract_problems(kata, curriculum, cache))
@@ -62,6 +65,8 @@ def check_katas(
         events = _run_matrices(sound, jobs, whole)
         for kata in sound:
             judge_matrix(reports[kata.id], events[kata.id])
+            if whole and kata.vary:
+                reports[kata.id].problems += _vary_problems(kata)
             if whole and not reports[kata.id].problems:
                 remember(kata, cheapest_kills(_failures(events[kata.id])))
     return list(reports.values())
@@ -89,6 +94,17 @@ def _run_matrices(katas: Sequence[Kata], jobs: int, whole: bool) -> dict[str, li
             impls = ["solution", *_alive(events[kata.id])]
             events[kata.id] += _session([kata], impls=impls, extra=["-k", "test_speed"])
     return events
+
+
+def _vary_problems(kata: Kata) -> list[str]:
+    """Cases that a learner may be given one day, and that the reference is not right on."""
+    events = _session([kata], impls=["solution"], extra=[f"--vary={EVERY_CASE}", "-k", MATCHES])
+    return [
+        f"[vary]: expected cases that the reference is right on, found {event['name']}: "
+        f"{event['message']}"
+        for event in events
+        if event["outcome"] == "failed"
+    ]
 
 
 def _alive(events: Sequence[Event]) -> list[str]:

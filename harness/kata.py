@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,6 @@ REPORTED_METERS = (
     "accesses", "error", "ratio",
 )  # fmt: skip
 METERS = CASE_METERS + REPORTED_METERS
-
-DRAWS = 8  # for each case that is wanted: some are listed already, or drawn twice
 
 Case = Mapping[str, Any]
 
@@ -275,18 +274,14 @@ def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
         seed: The same seed gives the same cases.
     """
     bases = [case for case in kata.cases if case.get("only", device) == device]
-    if not kata.vary or not bases:
-        return []
-    draw = random.Random(seed)
     fresh: list[Case] = []
-    for _ in range(DRAWS * count):
-        case = {
-            name: draw.choice(kata.vary[name]) if name in kata.vary else value
-            for name, value in draw.choice(bases).items()
-        }
-        if case not in bases and case not in fresh:
-            fresh.append(case)
-    return fresh[:count]
+    for base in bases:
+        names = [name for name in base if name in kata.vary]
+        for values in product(*(kata.vary[name] for name in names)):
+            case = {**base, **dict(zip(names, values, strict=True))}
+            if case not in bases and case not in fresh:
+                fresh.append(case)
+    return random.Random(seed).sample(fresh, min(count, len(fresh)))
 
 
 @cache

@@ -16,10 +16,10 @@ def check(mini, tmp_path, monkeypatch):
     """Problems of the tiny kata, as `kata check` lists them."""
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
 
-    def run(name="doubled"):
+    def run(name="doubled", *, whole=False):
         curriculum = load_curriculum(mini)
-        kata = curriculum.kata(name)
-        (report,) = check_katas([kata], curriculum, tmp_path / "home" / "cache", jobs=1)
+        cache = tmp_path / "home" / "cache"
+        (report,) = check_katas([curriculum.kata(name)], curriculum, cache, jobs=1, whole=whole)
         return report
 
     return run
@@ -97,6 +97,15 @@ def test_a_breach_of_the_contract_is_told(mini, tmp_path, file, before, after, e
     kata = load_kata(mini / DOUBLED)
     problems = contract_problems(kata, load_curriculum(mini), tmp_path / "cache")
     assert expected in "\n".join(problems)
+
+
+def test_every_case_that_may_be_drawn_is_tried(check, mini):
+    toml = mini / DOUBLED / "kata.toml"
+    sizes = ", ".join(map(str, range(100, 140)))
+    toml.write_text(f"{toml.read_text()}\n[vary]\nn = [{sizes}]\n")
+    edit(mini / DOUBLED / "oracle.py", "2 * x.double()", "2 * x.double() + (x.numel() == 123)")
+    (problem,) = [one for one in check(whole=True).problems if one.startswith("[vary]")]
+    assert "found test_matches_reference[123-float32]: " in problem
 
 
 def test_a_missing_file_is_told(mini, tmp_path):
