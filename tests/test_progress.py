@@ -257,15 +257,6 @@ def test_the_latest_is_the_newest_that_has_finished(progress):
     assert progress.latest("never_tried") is None
 
 
-def test_the_latest_of_each_kata(progress):
-    tried(progress, "a")
-    b = tried(progress, "b", "failed")
-    a = tried(progress, "a", "failed")
-    tried(progress, "b", impl="solution")
-    begin(progress, "c")
-    assert progress.latest_by_kata(impl="yours") == {"a": a, "b": b}
-
-
 # append-only
 
 

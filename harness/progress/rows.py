@@ -21,12 +21,9 @@ _NEWEST = """
     ORDER BY started_at DESC, id DESC LIMIT :limit"""
 
 _NEWEST_FINISHED = """
-    SELECT id FROM (
-        SELECT id, row_number() OVER (PARTITION BY kata ORDER BY started_at DESC, id DESC) AS place
-        FROM attempts
-        WHERE status <> 'running'
-          AND (:kata IS NULL OR kata = :kata) AND (:impl IS NULL OR impl = :impl))
-    WHERE place = 1"""
+    SELECT id FROM attempts
+    WHERE status <> 'running' AND kata = :kata AND (:impl IS NULL OR impl = :impl)
+    ORDER BY started_at DESC, id DESC LIMIT 1"""
 
 _NEWEST_BEFORE = """
     SELECT max(at) FROM (
@@ -100,10 +97,8 @@ def newest(
     return [key for (key,) in db.execute(_NEWEST, chosen)]
 
 
-def newest_finished(
-    db: sqlite3.Connection, *, kata: str | None = None, impl: str | None = None
-) -> list[str]:
-    """For each kata, or the one, the id of the newest attempt that has finished."""
+def newest_finished(db: sqlite3.Connection, *, kata: str, impl: str | None) -> list[str]:
+    """The id of the newest attempt at `kata` that has finished, if one has."""
     return [key for (key,) in db.execute(_NEWEST_FINISHED, {"kata": kata, "impl": impl})]
 
 

@@ -188,12 +188,6 @@ class Progress:
             found = rows.load_attempts(db, rows.newest_finished(db, kata=kata, impl=impl))
         return found[0] if found else None
 
-    def latest_by_kata(self, *, impl: str | None = None) -> dict[str, Attempt]:
-        """The newest finished attempt at each kata that was ever tried."""
-        with self._read() as db:
-            found = rows.load_attempts(db, rows.newest_finished(db, impl=impl))
-        return {attempt.kata: attempt for attempt in found}
-
     def note(self, kind: str, kata: str, detail: str = "") -> None:
         """
         Record something besides an attempt.
