@@ -154,19 +154,21 @@ class Curriculum:
         close = nearest(name, names) or " `kata list` shows them all."
         raise UsageProblem(f"kata: expected the name of a kata, found {name!r}.{close}")
 
-    def week_katas(self, number: int) -> list[Kata]:
+    def week_katas(self, *weeks: int) -> list[Kata]:
         """
-        The katas of one week.
+        The katas of these weeks.
 
         Raises:
-            UsageProblem: the curriculum has no such week, or the week has no katas yet.
+            UsageProblem: the weeks have no katas yet.
         """
-        if number not in self.weeks:
-            known = f"{min(self.weeks, default=1)} to {max(self.weeks, default=52)}"
-            raise UsageProblem(f"--week: expected {known}, found {number}.")
-        folders = [path for path in self.folders() if path.parent.name == f"week{number:02d}"]
+        names = {f"week{number:02d}" for number in weeks}
+        folders = [path for path in self.folders() if path.parent.name in names]
         if not folders:
-            raise UsageProblem(f"--week: week {number} has no katas yet. See `kata coverage`.")
+            which = " to ".join(map(str, dict.fromkeys([min(weeks), max(weeks)])))
+            raise UsageProblem(
+                f"--week: expected a week with katas, found none yet in {which}. "
+                "See `kata coverage`."
+            )
         return _all_or_every_problem(load_kata, folders)
 
 

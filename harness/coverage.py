@@ -1,5 +1,6 @@
 """Which katas cover which items of the curriculum."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +51,8 @@ class Coverage:
         }
 
 
-def coverage_of(curriculum: Curriculum, week: int | None = None) -> Coverage:
-    """Coverage of one week, or of every week."""
+def coverage_of(curriculum: Curriculum, weeks: Collection[int] | None = None) -> Coverage:
+    """Coverage of these weeks, or of every week."""
     by_item: dict[str, list[str]] = {}
     for kata in curriculum.katas.values():
         for item in kata.covers:
@@ -59,7 +60,7 @@ def coverage_of(curriculum: Curriculum, week: int | None = None) -> Coverage:
     items = [
         Covered(id=id_, kind=kind, name=name, week=number, katas=tuple(by_item.get(id_, ())))
         for number, one in curriculum.weeks.items()
-        if week is None or number == week
+        if weeks is None or number in weeks
         for kind in KINDS
         for id_, name in getattr(one, kind).items()
     ]

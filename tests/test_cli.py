@@ -89,8 +89,11 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
     ("arguments", "code", "expected"),
     [
         (["run", "doubed"], 2, "Did you mean doubled?"),
-        (["run", "--week", "7"], 2, "expected 1 to 2, found 7"),
-        (["run", "--week", "2"], 2, "week 2 has no katas yet"),
+        (["run", "--week", "7"], 2, "expected 1 to 2, or several as in 1..4, found '7'"),
+        (["list", "--week", "2..1"], 2, "found '2..1'"),
+        (["list", "--week", "1..3"], 2, "found '1..3'"),
+        (["coverage", "--week", "one"], 2, "found 'one'"),
+        (["run", "--week", "2"], 2, "found none yet in 2. See `kata coverage`"),
         (["run"], 2, "expected names, --week N or --all"),
         (["run", "doubled", "--impl", "nowhere.py"], 2, "expected yours, solution or the path"),
         (["check", "doubled", "--all"], 2, "found none or several"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from harness.cli import draw
-from harness.cli.house import KATA, House
+from harness.cli.house import KATA, WEEKS, House
 from harness.coverage import coverage_of
 from harness.errors import DeviceError, UsageProblem
 from harness.files import write_atomically
@@ -20,7 +20,7 @@ FORMATS = ("terminal", "html", "svg", "md", "json")
 
 
 @click.command("list")
-@click.option("--week", type=int)
+@click.option("--week", "weeks", type=WEEKS, help="A week, or several as in 1..4.")
 @click.option("--part", type=int)
 @click.option("--backend", type=click.Choice(BACKENDS))
 @click.option("--concept", help="An id such as 09.4.")
@@ -29,7 +29,7 @@ FORMATS = ("terminal", "html", "svg", "md", "json")
 @click.pass_obj
 def list_katas(
     house: House,
-    week: int | None,
+    weeks: tuple[int, ...] | None,
     part: int | None,
     backend: str | None,
     concept: str | None,
@@ -37,19 +37,19 @@ def list_katas(
     as_json: bool,
 ) -> None:
     """Every kata, and where you stand with it."""
-    weeks = None
+    of_part = None
     if part is not None:
         known = {one.id: one.weeks for one in house.curriculum.parts}
         if part not in known:
             raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
-        weeks = known[part]
+        of_part = known[part]
     standing = house.standings()
     rows = []
     for kata in house.curriculum.katas.values():
         state = str(standing[kata.name].level)
         wanted = (
-            (week is None or kata.week == week)
-            and (weeks is None or kata.week in weeks)
+            (weeks is None or kata.week in weeks)
+            and (of_part is None or kata.week in of_part)
             and (backend is None or kata.backend == backend)
             and (concept is None or concept in kata.covers)
             and (status is None or state == status)
@@ -85,14 +85,12 @@ def hint(house: House, kata: Kata) -> None:
 
 
 @click.command()
-@click.option("--week", type=int, help="One week only.")
+@click.option("--week", "weeks", type=WEEKS, help="A week, or several as in 1..4.")
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
-def coverage(house: House, week: int | None, as_json: bool) -> None:
+def coverage(house: House, weeks: tuple[int, ...] | None, as_json: bool) -> None:
     """Every concept, hands-on and milestone: which katas cover it."""
-    if week is not None and week not in house.curriculum.weeks:
-        raise UsageProblem(f"--week: expected 1 to {len(house.curriculum.weeks)}, found {week}.")
-    found = coverage_of(house.curriculum, week)
+    found = coverage_of(house.curriculum, weeks)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
     else:

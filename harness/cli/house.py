@@ -148,4 +148,34 @@ class KataName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+class WeekNumbers(click.ParamType):  # type: ignore[type-arg]
+    """A week as in 3, or several as in 1..4; those that the curriculum has."""
+
+    name = "week"
+
+    def convert(
+        self,
+        value: str | tuple[int, ...],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        """From the first week to the last."""
+        if isinstance(value, tuple):
+            return value
+        assert ctx is not None
+        known = ctx.obj.curriculum.weeks
+        first, _, last = value.partition("..")
+        try:
+            weeks = tuple(range(int(first), int(last or first) + 1))
+        except ValueError:
+            weeks = ()
+        if not weeks or any(week not in known for week in weeks):
+            raise UsageProblem(
+                f"--week: expected {min(known)} to {max(known)}, or several as in 1..4, "
+                f"found {value!r}."
+            )
+        return weeks
+
+
 KATA = KataName()
+WEEKS = WeekNumbers()

@@ -8,7 +8,7 @@ import click
 
 from harness import advice
 from harness.cli import draw, teach
-from harness.cli.house import KATA, House
+from harness.cli.house import KATA, WEEKS, House
 from harness.environment import device_present
 from harness.errors import UsageProblem
 from harness.kata import Kata
@@ -111,11 +111,23 @@ def predict(
 
 
 @click.command()
-@click.option("--week", type=int, required=True, help="The week to test out of.")
+@click.option(
+    "--week",
+    "weeks",
+    type=WEEKS,
+    required=True,
+    help="The week to test out of, or several as in 1..4.",
+)
 @click.pass_obj
-def placement(house: House, week: int) -> None:
+def placement(house: House, weeks: tuple[int, ...]) -> None:
     """Test out of a week. A few of its katas, solved cold, stand for the rest."""
-    house.curriculum.week_katas(week)  # says so when there is no such week
+    with_katas = dict.fromkeys(kata.week for kata in house.curriculum.week_katas(*weeks))
+    placed = [_placed_out_of(house, week) for week in with_katas]
+    sys.exit(0 if all(placed) else 1)
+
+
+def _placed_out_of(house: House, week: int) -> bool:
+    """Say what stands for a week, and once that is solved note the rest as placed out of."""
     chosen = advice.placement_of(house.curriculum.katas, week)
     known = house.standings()
     solved = {one.name for one in chosen if any(r.clean for r in known[one.name].rounds)}
@@ -129,7 +141,7 @@ def placement(house: House, week: int) -> None:
         for name in fresh:
             house.progress.note("placed", name, f"week {week}")
     teach.placement(week, chosen, solved, rest)
-    sys.exit(0 if len(solved) == len(chosen) else 1)
+    return len(solved) == len(chosen)
 
 
 COMMANDS = [next_kata, due, start, explain, predict, placement]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from harness.cli import draw
-from harness.cli.house import KATA, House
+from harness.cli.house import KATA, WEEKS, House
 from harness.environment import device_present, missing_extra
 from harness.errors import DeviceError, HarnessError, UsageProblem
 from harness.files import sha256
@@ -22,7 +22,7 @@ EDITED = "{file} was changed while it was judged, so that no verdict is about it
 
 @click.command()
 @click.argument("katas", nargs=-1, type=KATA)
-@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="yours", show_default=True, help="yours, solution or a path.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
@@ -33,7 +33,7 @@ EDITED = "{file} was changed while it was judged, so that no verdict is about it
 def run(
     house: House,
     katas: tuple[Kata, ...],
-    week: int | None,
+    weeks: tuple[int, ...] | None,
     everything: bool,
     impl: str,
     device: str,
@@ -42,7 +42,7 @@ def run(
     brief: bool,
 ) -> None:
     """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
-    chosen = choose(house, katas, week, everything)
+    chosen = choose(house, katas, weeks, everything)
     legs = ["cpu", "cuda"] if device == "auto" and device_present() else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
     passed = True
@@ -56,15 +56,17 @@ def run(
     sys.exit(0 if passed else 1)
 
 
-def choose(house: House, katas: tuple[Kata, ...], week: int | None, everything: bool) -> list[Kata]:
+def choose(
+    house: House, katas: tuple[Kata, ...], weeks: tuple[int, ...] | None, everything: bool
+) -> list[Kata]:
     """The katas that a command was asked for, in exactly one of the three ways."""
-    if [bool(katas), week is not None, everything].count(True) != 1:
+    if [bool(katas), weeks is not None, everything].count(True) != 1:
         raise UsageProblem(
             "kata: expected names, --week N or --all, found none or several of them. "
             "`kata list` shows the names."
         )
-    if week is not None:
-        return house.curriculum.week_katas(week)
+    if weeks is not None:
+        return house.curriculum.week_katas(*weeks)
     return list(katas) or list(house.curriculum.katas.values())
 
 

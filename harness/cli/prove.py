@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from harness.cli import draw
-from harness.cli.house import KATA, House
+from harness.cli.house import KATA, WEEKS, House
 from harness.cli.practise import choose
 from harness.environment import device_present
 from harness.errors import DeviceError
@@ -48,7 +48,7 @@ def stub(house: House, kata: Kata) -> None:
 
 @click.command()
 @click.argument("katas", nargs=-1, type=KATA)
-@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("-j", "--jobs", default=2, show_default=True, help="Worker processes.")
 @click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
@@ -61,7 +61,7 @@ def stub(house: House, kata: Kata) -> None:
 def check(
     house: House,
     katas: tuple[Kata, ...],
-    week: int | None,
+    weeks: tuple[int, ...] | None,
     everything: bool,
     jobs: int,
     verbose: bool,
@@ -70,7 +70,7 @@ def check(
     """Prove katas: contract, kill matrix, thresholds. For authors and for CI."""
     from harness.check import check_katas
 
-    chosen = choose(house, katas, week, everything)
+    chosen = choose(house, katas, weeks, everything)
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
         reports = check_katas(
             chosen,
@@ -85,7 +85,7 @@ def check(
 
 @click.command()
 @click.argument("katas", nargs=-1, type=KATA)
-@click.option("--week", type=int, help="Every kata of this week.")
+@click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="solution", show_default=True)
 @click.option("--naive", is_flag=True, help="Also time the wrong solutions called naive.")
@@ -94,7 +94,7 @@ def check(
 def measure(
     house: House,
     katas: tuple[Kata, ...],
-    week: int | None,
+    weeks: tuple[int, ...] | None,
     everything: bool,
     impl: str,
     naive: bool,
@@ -105,7 +105,7 @@ def measure(
 
     if not device_present():
         raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
-    results = measured.measure(choose(house, katas, week, everything), impl, naive=naive)
+    results = measured.measure(choose(house, katas, weeks, everything), impl, naive=naive)
     measured.save(results, output)
     draw.measured(measured.rows([results], _by_id(house)))
     for name, result in results["katas"].items():

@@ -181,7 +181,7 @@ def build_scorecard(
     katas = tuple(
         _kata_line(curriculum, name, one, proofs.get(name)) for name, one in known.items()
     )
-    covered = coverage_of(curriculum, None).items
+    covered = coverage_of(curriculum).items
     levels = item_standings((item.id for item in covered), curriculum.katas, known)
     items = tuple(
         ItemLine(
