@@ -225,7 +225,7 @@ def test_placement_is_earned(kata_command, tmp_path):
     after = kata_command("placement", "--week", "1")
     assert after.returncode == 0
     assert "Week 1 is placed" in after.stdout
-    assert "found 9" in kata_command("placement", "--week", "9").stderr
+    assert "found '9'" in kata_command("placement", "--week", "9").stderr
 
 
 # ---- proof ---------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _answer(kata: Kata, pressed: str, key: Key) -> None:
     if pressed == "h":
         context.invoke(hint, kata=kata)
     elif pressed == "l":
-        context.invoke(list_katas, week=kata.week)
+        context.invoke(list_katas, weeks=(kata.week,))
     elif pressed == "s":
         click.echo("Show the reference? It counts as having seen it: y or n")
         if key(None) == "y":

@@ -19,6 +19,7 @@ CONVOLUTIONS = {
     "strided and padded": lambda: F.conv2d(meta(2, 6, 9, 8), meta(4, 6, 3, 3), stride=2, padding=1),
     "in groups, with a bias": lambda: F.conv1d(meta(2, 6, 9), meta(4, 3, 3), meta(4), groups=2),
     "transposed": lambda: F.conv_transpose2d(meta(2, 6, 5, 4), meta(6, 4, 3, 3), stride=2),
+    "transposed, in groups": lambda: F.conv_transpose1d(meta(2, 6, 5), meta(6, 2, 3), groups=3),
 }
 
 
@@ -90,17 +91,30 @@ def test_products_are_counted_without_pytorchs_formulas(kata, monkeypatch):
 
 
 @pytest.mark.parametrize("trained", ["x and w", "w", "x", "w and b"])
-@pytest.mark.parametrize("conv", [F.conv2d, F.conv_transpose2d])
-def test_flops_of_a_backward_graph_agree_with_pytorch(kata, oracle, conv, trained):
+@pytest.mark.parametrize(
+    ("conv", "shape"),  # 4 channels to 6
+    [(F.conv2d, (6, 4, 3, 3)), (F.conv_transpose2d, (4, 6, 3, 3))],
+    ids=["conv2d", "conv_transpose2d"],
+)
+def test_flops_of_a_backward_graph_agree_with_pytorch(kata, oracle, conv, shape, trained):
     def step():
         x = meta(2, 4, 9, 8).requires_grad_("x" in trained)
-        w = meta(4, 4, 3, 3).requires_grad_("w" in trained)
-        b = meta(4).requires_grad_("b" in trained)
+        w = meta(*shape).requires_grad_("w" in trained)
+        b = meta(6).requires_grad_("b" in trained)
         conv(x, w, b, stride=2).sum().backward()
 
     mode = counted(kata, step)
     expected = oracle.library_flops(step)
     assert {name: mode.by_op[name].flops for name in expected} == expected
+
+
+def test_each_group_has_gradients_of_its_own_channels_only(kata):
+    def step():
+        x, w = meta(2, 6, 9).requires_grad_(), meta(4, 3, 3).requires_grad_()
+        F.conv1d(x, w, groups=2).sum().backward()
+
+    # 36 weights at 7 places in 2 samples, for x and again for w; PyTorch counts w's per pair of groups
+    assert counted(kata, step).by_op["aten.convolution_backward"].flops == 2 * (2 * 36 * 7 * 2)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ class Kernel:
     The truth about a kernel.
 
     `cold_ms` with nothing in the cache, `warm_ms` with everything; a launch deviates by up to
-    `jitter`, and the share `disturbed` of them takes ten times as long. The first one keeps the
-    host busy for `compile_ms`.
+    `jitter`, and the share `disturbed` of them takes ten times as long: one in fifty, for with one
+    in twenty a warm-up that happens to meet none of them lets a right answer overrun the time it
+    was given. The first launch keeps the host busy for `compile_ms`.
     """
 
     cold_ms: float

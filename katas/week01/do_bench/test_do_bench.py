@@ -83,6 +83,7 @@ def test_percentiles(bench, oracle):
     kernel = oracle.Kernel(cold_ms=1.0, warm_ms=1.0, jitter=0.5, disturbed=0.0)
     timing, _ = bench(kernel, rep_ms=4000)
     assert math.isclose(timing.p20_ms, 0.7, rel_tol=0.04)
+    assert math.isclose(timing.median_ms, 1.0, rel_tol=0.04)
     assert math.isclose(timing.p80_ms, 1.3, rel_tol=0.04)
 
 

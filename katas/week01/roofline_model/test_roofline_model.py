@@ -191,7 +191,7 @@ def test_unknown_dtype_is_refused(kata, dtype):
     with pytest.raises(ValueError, match=dtype):
         kata.ridge(kata.A100, dtype)
     with pytest.raises(ValueError, match=dtype):
-        kata.roofline(1.0, {"hbm": 1.0}, kata.A100, dtype)
+        kata.roofline(0.0, {"hbm": 1.0}, kata.A100, dtype)  # a copy has a dtype too
     with pytest.raises(ValueError, match=dtype):
         kata.crossover(lambda batch: (1.0, 1.0), kata.A100, dtype)
 
@@ -217,9 +217,13 @@ def test_negative_flops_are_refused(kata):
 @pytest.mark.parametrize(
     ("flops", "moved", "named"), [(1.0, 0.0, "hbm"), (1.0, -1.0, "hbm"), (-1.0, 1.0, "flops")]
 )
-def test_crossover_refuses_an_impossible_cost(kata, flops, moved, named):
+@pytest.mark.parametrize("sound_from", [2**20, 2**20 + 1], ids=["below hi", "everywhere"])
+def test_crossover_refuses_an_impossible_cost(kata, flops, moved, named, sound_from):
+    def cost_fn(batch):
+        return (1e3, 1.0) if batch >= sound_from else (flops, moved)
+
     with pytest.raises(ValueError, match=named):
-        kata.crossover(lambda batch: (flops, moved), kata.A100, "float16")
+        kata.crossover(cost_fn, kata.A100, "float16")
 
 
 def test_empty_range_is_refused(kata):

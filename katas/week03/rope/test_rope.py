@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import assert_matches
 from harness.judge.timing import HostClock, Samples
 
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -35,13 +34,16 @@ def one_thread():
 @pytest.mark.parametrize(("base", "slow"), [(10_000.0, 0.01), (500_000.0, 500_000**-0.5)])
 def test_angles_are_right_far_out_and_across_gaps(kata, device, base, slow):
     # float16 holds every integer up to 2048, bfloat16 up to 256; float32 near 131071 steps by 1/128
-    positions = [-3, 0, 1, 257, 2049, 131_071, 1_000_003]
+    farthest = 2**24 - 1
+    positions = [-farthest, -3, 0, 1, 257, 2049, 131_071, 1_000_003, farthest]
     turns = [[position, position * slow] for position in positions]
     for found, function in zip(
         table(kata, device, positions, 4, base=base), (math.cos, math.sin), strict=True
     ):
-        truth = torch.tensor([[function(turn) for turn in row] for row in turns]).double()
-        assert_matches(found, truth, same_precision=truth.float())
+        truth = [[function(turn) for turn in row] for row in turns]
+        error = found.double() - torch.tensor(truth, dtype=torch.float64, device=device)
+        # below one, float32 numbers are at most 2^-24 apart: rounding costs half of that
+        assert float(error.abs().max()) <= 2**-24
 
 
 def test_positions_may_change_in_place(kata, device):
