@@ -133,8 +133,20 @@ class Curriculum:
     @cached_property
     def katas(self) -> dict[str, Kata]:
         """Every kata by name, in the order of the weeks."""
-        katas = _all_or_every_problem(load_kata, self.folders())
+        katas = _all_or_every_problem(self._load_kata, self.folders())
         return {kata.name: kata for kata in katas}
+
+    def week(self, number: int) -> Week:
+        """
+        One week.
+
+        Raises:
+            UsageProblem: the curriculum has no such week.
+        """
+        if number not in self.weeks:
+            known = f"week{min(self.weeks):02d} to week{max(self.weeks):02d}"
+            raise UsageProblem(f"week: expected {known}, found week{number:02d}.")
+        return self.weeks[number]
 
     def folders(self) -> list[Path]:
         """The folder of every kata, without reading any of them."""
@@ -149,7 +161,7 @@ class Curriculum:
         """
         for folder in self.folders():
             if name in (folder.name, f"{folder.parent.name}/{folder.name}"):
-                return load_kata(folder)
+                return self._load_kata(folder)
         names = [folder.name for folder in self.folders()]
         close = nearest(name, names) or " `kata list` shows them all."
         raise UsageProblem(f"kata: expected the name of a kata, found {name!r}.{close}")
@@ -169,7 +181,19 @@ class Curriculum:
                 f"--week: expected a week with katas, found none yet in {which}. "
                 "See `kata coverage`."
             )
-        return _all_or_every_problem(load_kata, folders)
+        return _all_or_every_problem(self._load_kata, folders)
+
+    def _load_kata(self, folder: Path) -> Kata:
+        """Read a kata whose `covers` this curriculum knows."""
+        kata = load_kata(folder)
+        known = [item for week in self.weeks.values() for item in week.items()]
+        with Problems(folder / "kata.toml") as problems:
+            for item in kata.covers:
+                if item not in known:
+                    problems.add(
+                        "covers", "ids of some week.toml", repr(item) + nearest(item, known)
+                    )
+        return kata
 
 
 def _all_or_every_problem(load: Callable[[Path], T], paths: list[Path]) -> list[T]:

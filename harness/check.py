@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.catalog import Curriculum
 from harness.contract import contract_problems
 from harness.errors import HarnessError
 from harness.judge.matrix import SHARED, WRONG, cheapest_kills, function_name, remember
@@ -39,7 +38,6 @@ class Report:
 
 def check_katas(
     katas: Sequence[Kata],
-    curriculum: Curriculum,
     cache: Path,
     *,
     jobs: int,
@@ -50,15 +48,13 @@ def check_katas(
 
     Args:
         katas: What to prove.
-        curriculum: Where the ids they cover are defined.
         cache: For wrong solutions made from edits, and for compiled kernels.
         jobs: Processes at a time.
         whole: Run every test on every wrong solution, and remember the cheapest kills; run the
             reference on every case that may be drawn.
     """
     reports = {
-        kata.id: Report(kata=kata, problems=contract_problems(kata, curriculum, cache))
-        for kata in katas
+        kata.id: Report(kata=kata, problems=contract_problems(kata, cache)) for kata in katas
     }
     sound = [kata for kata in katas if not reports[kata.id].problems]
     if sound:

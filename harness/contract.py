@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.catalog import Curriculum
-from harness.errors import HarnessError, nearest
+from harness.environment import missing_extra
+from harness.errors import HarnessError
 from harness.judge.submission import Submission, wrong_solutions
 from harness.kata import Kata
 from harness.pristine import pristine_stub
@@ -15,13 +15,14 @@ TEXT = (".md", ".py", ".toml")
 WRONG_OPENING = "Wrong on purpose:"
 
 
-def contract_problems(kata: Kata, curriculum: Curriculum, cache: Path) -> list[str]:
+def contract_problems(kata: Kata, cache: Path) -> list[str]:
     """Every way in which `kata` breaks the contract, as sentences."""
     missing = list(_missing_files(kata))
     if missing:
         return missing
     return [
-        *_metadata_problems(kata, curriculum),
+        *_metadata_problems(kata),
+        *_author_problems(kata),
         *_signature_problems(kata),
         *_given_problems(kata),
         *_wrong_problems(kata, cache),
@@ -35,19 +36,22 @@ def _missing_files(kata: Kata) -> Iterator[str]:
             yield f"{path.relative_to(kata.root)}: expected a file with something in it, found none"
 
 
-def _metadata_problems(kata: Kata, curriculum: Curriculum) -> Iterator[str]:
-    known = [item for week in curriculum.weeks.values() for item in week.items()]
-    for item in kata.covers:
-        if item not in known:
-            yield f"covers: expected an id of some week.toml, found {item!r}{nearest(item, known)}"
+def _metadata_problems(kata: Kata) -> Iterator[str]:
     if kata.name in kata.requires:
         yield "requires: expected other katas, found itself"
     if not kata.covers:
         yield "covers: expected at least one id, found none"
-    if "TODO(author)" in "".join(
-        path.read_text(encoding="utf-8") for path in kata.folder.iterdir() if path.suffix in TEXT
-    ):
-        yield f"{kata.folder.relative_to(kata.root)}: TODO(author) is left"
+    if missing := missing_extra(kata):
+        yield missing
+
+
+def _author_problems(kata: Kata) -> Iterator[str]:
+    """What a new kata marks as the author's to write."""
+    for path in sorted([*kata.folder.iterdir(), kata.solution, *kata.wrong.iterdir()]):
+        if path.suffix in TEXT:
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                if "TODO(author)" in line:
+                    yield f"{path.relative_to(kata.root)}:{number}: TODO(author) is left"
 
 
 def _signature_problems(kata: Kata) -> Iterator[str]:

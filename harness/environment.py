@@ -5,7 +5,7 @@ import platform
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,9 +110,12 @@ def _in_a_fork(question: Callable[[], T]) -> T:
 
 
 def missing_extra(kata: Kata) -> str | None:
-    """How to install the optional packages `kata` needs; None when they are there, or none are."""
+    """What `kata` needs that is not installed, and how to get it; None when nothing is missing."""
     if kata.extra is None:
         return None
+    extras = metadata("gpu-katas").get_all("Provides-Extra") or []
+    if kata.extra not in extras:
+        return f"extra: expected one of {', '.join(extras)}, found {kata.extra!r}"
     for line in requires("gpu-katas") or ():
         requirement = Requirement(line)
         wanted = requirement.marker is not None and requirement.marker.evaluate(

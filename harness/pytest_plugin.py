@@ -34,6 +34,7 @@ from harness.kata import Case, Kata, kata_of, varied_cases
 from harness.record import recorder_for
 from harness.stages import ORDER, stage_of
 
+SEEDS = 2**31
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
 pytest_plugins = ["harness.fixtures", "harness.benchmarks"]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
@@ -76,7 +77,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         if device == "auto":
             device = "cuda" if device_present() else "cpu"
         os.environ["KATA_DEVICE"] = device
-        seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+        if device == "cuda" and not device_present():
+            raise pytest.UsageError("--device cuda: expected a GPU, found none. Use --device cpu.")
+        seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
+        if not 0 <= seed < SEEDS:
+            raise pytest.UsageError(f"--seed: expected 0 to {SEEDS - 1}, found {seed}.")
         os.environ["KATA_SEED"] = str(seed)
     if os.environ["KATA_DEVICE"] == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
@@ -93,11 +98,14 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record")
     if path:
         protect(Path(path))
-    if path and "PYTEST_XDIST_WORKER" not in os.environ:
-        device = os.environ["KATA_DEVICE"]
-        asked = config.getoption("--profile")
-        profile = session_profile(find_root(config.rootpath), asked, device, None)
-        config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
+    device, asked = os.environ["KATA_DEVICE"], config.getoption("--profile")
+    if (path or asked) and "PYTEST_XDIST_WORKER" not in os.environ:
+        try:
+            profile = session_profile(find_root(config.rootpath), asked, device, None)
+        except HarnessError as error:
+            raise pytest.UsageError(error.message) from None
+        if path:
+            config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
     matrix = config.getoption("--matrix")
     if matrix:
         config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")

@@ -60,6 +60,22 @@ def test_a_typo_gets_the_nearest_names(curriculum):
         curriculum.kata("fused_silo")
 
 
+def test_a_kata_may_cover_only_what_some_week_has(mini):
+    path = mini / "katas/week01/doubled/kata.toml"
+    path.write_text(path.read_text().replace('"01.M"', '"01.9"'))
+    words = r"covers: expected ids of some week\.toml, found '01\.9'"
+    with pytest.raises(MetadataError, match=words):
+        load_curriculum(mini).kata("doubled")
+    with pytest.raises(MetadataError, match=words):
+        _ = load_curriculum(mini).katas
+
+
+def test_a_week_is_found_by_its_number(mini):
+    assert load_curriculum(mini).week(2).number == 2
+    with pytest.raises(UsageProblem, match="expected week01 to week02, found week60"):
+        load_curriculum(mini).week(60)
+
+
 def test_a_week_without_katas_says_so(mini):
     with pytest.raises(UsageProblem, match="found none yet in 2"):
         load_curriculum(mini).week_katas(2)

@@ -93,6 +93,8 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
         (["list", "--week", "2..1"], 2, "found '2..1'"),
         (["list", "--week", "1..3"], 2, "found '1..3'"),
         (["coverage", "--week", "one"], 2, "found 'one'"),
+        (["show", "week60"], 2, "expected week01 to week02, found week60"),
+        (["list", "--concept", "01.7"], 2, "expected an id such as 09.4, found '01.7'"),
         (["run", "--week", "2"], 2, "found none yet in 2. See `kata coverage`"),
         (["run"], 2, "expected names, --week N or --all"),
         (["run", "doubled", "--impl", "nowhere.py"], 2, "expected yours, solution or the path"),

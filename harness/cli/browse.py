@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from harness.catalog import Week
 from harness.cli import draw
-from harness.cli.house import KATA, WEEKS, House
+from harness.cli.house import KATA, KATA_OR_WEEK, WEEKS, House
 from harness.coverage import coverage_of
-from harness.errors import DeviceError, UsageProblem
+from harness.errors import DeviceError, UsageProblem, nearest
 from harness.files import write_atomically
 from harness.hardware import find_profile, load_profiles
 from harness.kata import BACKENDS, Kata
@@ -43,6 +44,12 @@ def list_katas(
         if part not in known:
             raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
         of_part = known[part]
+    known_items = [item for one in house.curriculum.weeks.values() for item in one.items()]
+    if concept is not None and concept not in known_items:
+        raise UsageProblem(
+            f"--concept: expected an id such as 09.4, found {concept!r}"
+            f"{nearest(concept, known_items)}. `kata coverage` lists them."
+        )
     standing = house.standings()
     rows = []
     for kata in house.curriculum.katas.values():
@@ -63,13 +70,18 @@ def list_katas(
 
 
 @click.command()
-@click.argument("kata", type=KATA)
+@click.argument("name", metavar="KATA|weekNN", type=KATA_OR_WEEK)
 @click.pass_obj
-def show(house: House, kata: Kata) -> None:
-    """The brief of a kata, its thresholds, and your attempts."""
-    draw.brief(kata)
-    draw.thresholds(kata)
-    draw.attempts(house.progress.attempts(kata.name, limit=5))
+def show(house: House, name: Kata | Week) -> None:
+    """A kata's brief, thresholds and attempts; or a week's plan."""
+    if isinstance(name, Week):
+        draw.week(name, house.root / "katas" / f"week{name.number:02d}" / "README.md")
+        draw.coverage(coverage_of(house.curriculum, [name.number]))
+        draw.sources_of(name)
+        return
+    draw.brief(name)
+    draw.thresholds(name)
+    draw.attempts(house.progress.attempts(name.name, limit=5))
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from harness.kata import Kata, SpeedThreshold
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.catalog import Week
     from harness.check import Report
     from harness.coverage import Coverage
     from harness.hardware import Profile
@@ -42,19 +44,42 @@ def waiting(what: str) -> Iterator[None]:
 
 def brief(kata: Kata) -> None:
     """The kata's README, rendered."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    out = console()
-    out.print(
+    console().print(
         f"[bold]{kata.name}[/]  week {kata.week} · {kata.backend} · "
         f"difficulty {kata.difficulty}/5 · {kata.minutes} min\n"
     )
+    _page(kata.folder / "README.md")
+
+
+def _page(readme: Path) -> None:
+    """A page of markdown."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
     page = Console(highlight=False)  # wraps, or lists and tables would lose what passes the edge
     if not page.is_terminal:
         page.width = PAGE_WIDTH
-    page.print(Markdown((kata.folder / "README.md").read_text(encoding="utf-8")))
-    out.print()
+    page.print(Markdown(readme.read_text(encoding="utf-8")))
+    page.print()
+
+
+def week(one: "Week", readme: Path) -> None:
+    """What a week is for, and its page where it has one."""
+    out = console()
+    out.print(f"week {one.number}: {one.title}\n", style="bold", markup=False)
+    out.print(f"{one.goal}\n", markup=False)
+    if readme.is_file():
+        _page(readme)
+
+
+def sources_of(one: "Week") -> None:
+    """What to read, and what is not so in the curriculum as it was handed down."""
+    for reading in one.reading:
+        hours = f", {reading.hours:g} h" if reading.hours else ""
+        click.echo(f"read:  {reading.title}{hours}\n       {reading.link}")
+    for correction in one.corrections:
+        click.echo(f"not so: {correction.says}")
+        click.echo(f"        {correction.truth} ({correction.source})")
 
 
 def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) -> None:

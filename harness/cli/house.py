@@ -1,6 +1,7 @@
 """What every command works on: the curriculum, the learner's files, the learner's history."""
 
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.catalog import Curriculum, load_curriculum
+from harness.catalog import Curriculum, Week, load_curriculum
 from harness.environment import home_folder
 from harness.errors import HarnessError, UsageProblem
 from harness.kata import Kata
@@ -148,6 +149,35 @@ class KataName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+class KataOrWeek(click.ParamType):  # type: ignore[type-arg]
+    """A kata's name, or a week as in week09."""
+
+    name = "kata"
+
+    def convert(
+        self, value: str | Kata | Week, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Kata | Week:
+        """Find the week where it is one, else the kata."""
+        if isinstance(value, Week):
+            return value
+        if isinstance(value, str) and (number := re.fullmatch(r"week(\d+)", value)):
+            assert ctx is not None
+            house: House = ctx.obj
+            return house.curriculum.week(int(number[1]))
+        return KATA.convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list["CompletionItem"]:
+        """Weeks and katas that start with what was typed."""
+        from click.shell_completion import CompletionItem
+
+        house = ctx.find_object(House) or House(Path.cwd())
+        weeks = sorted(path.parent.name for path in (house.root / "katas").glob("week*/week.toml"))
+        found = [CompletionItem(name) for name in weeks if name.startswith(incomplete)]
+        return found + KATA.shell_complete(ctx, param, incomplete)
+
+
 class WeekNumbers(click.ParamType):  # type: ignore[type-arg]
     """A week as in 3, or several as in 1..4; those that the curriculum has."""
 
@@ -178,4 +208,5 @@ class WeekNumbers(click.ParamType):  # type: ignore[type-arg]
 
 
 KATA = KataName()
+KATA_OR_WEEK = KataOrWeek()
 WEEKS = WeekNumbers()

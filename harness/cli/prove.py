@@ -74,7 +74,6 @@ def check(
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
         reports = check_katas(
             chosen,
-            house.curriculum,
             house.home / "cache",
             jobs=max(1, min(jobs, len(chosen))),
             whole=remember,

@@ -31,7 +31,9 @@ class Verdict:
     detail: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_cost(threshold: CostThreshold, value: float, ideal: float | None = None) -> Verdict:
+def judge_cost(
+    threshold: CostThreshold, value: float, ideal: float | None = None, built: str = ""
+) -> Verdict:
     """
     Compare a counted `value` with its limit.
 
@@ -39,6 +41,7 @@ def judge_cost(threshold: CostThreshold, value: float, ideal: float | None = Non
         threshold: The `[[cost]]` entry.
         value: What was counted.
         ideal: The least possible, which a `bound` multiplies.
+        built: What else the compiler said, to be shown with it.
     """
     if threshold.at_least is not None:
         met, relation, limit = value >= threshold.at_least, ">=", threshold.at_least
@@ -52,8 +55,9 @@ def judge_cost(threshold: CostThreshold, value: float, ideal: float | None = Non
         met = ideal * (1 - 1e-9) <= value <= limit * (1 + 1e-9)
     else:
         raise ValueError(f"{threshold.name}: expected the ideal value of a `bound`, found none")
-    share = f" ({value / ideal:.3g} x the least possible)" if ideal else ""
+    share = f" ({value / ideal:.4g} x the least possible)" if ideal else ""
     words = f"{threshold.name}: {value:,.6g}{share}, limit {relation} {limit:,.6g}"
+    words += f"; {built}" if built else ""
     if not met and threshold.bound is not None and ideal is not None and value < ideal:
         words += "; less than the work takes: a part of it was not done, or not where it is counted"
     return Verdict(

@@ -26,6 +26,7 @@ from harness.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
 if TYPE_CHECKING:
     from harness.meters.compiled import KernelFacts
 
+MOVED = {"bytes_moved": 1, "sectors": 32}  # bytes in one of what these meters count
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
 Publish = Callable[[timing.Samples, Verdict], None]
@@ -133,17 +134,23 @@ class Trial:
         if threshold.meter in STATIC_METERS:
             assert threshold.target is not None
             facts = self.compile(threshold.target, threshold.case)
-            value, ideal = _static_value(threshold, facts, self.profile), None
+            value, ideal, built = _static_value(threshold, facts, self.profile), None, _built(facts)
         else:
             call = self.prepare(threshold.case, 0)
             result = call.run(pattern=NAN)
             value = _counted(threshold.meter, call.meter)
             call.assert_right(result)
-            least = self.oracle.cost(**call.original) if threshold.bound is not None else Cost()
-            ideal = least.bytes / 32 if threshold.meter == "sectors" else least.bytes
-        verdict = judge_cost(threshold, value, ideal)
+            ideal, built = self._least(threshold.meter, call.original), ""
+        verdict = judge_cost(threshold, value, ideal, built)
         self.record_verdict(threshold.name, threshold.meter, verdict)
         return verdict
+
+    def _least(self, meter: str, inputs: Inputs) -> float | None:
+        """The least possible of what moves through memory; None for other meters."""
+        if meter not in MOVED or not hasattr(self.oracle, "cost"):
+            return None
+        cost: Cost = self.oracle.cost(**inputs)
+        return cost.bytes / MOVED[meter]
 
     def judge_speed(self, threshold: SpeedThreshold, publish: Publish) -> Verdict:
         """
@@ -240,6 +247,12 @@ def _counted(meter_name: str, meter: Any) -> float:  # noqa: ANN401 -- either si
         "launches": "launches",
     }
     return float(getattr(meter, names[meter_name]))
+
+
+def _built(kernels: "tuple[KernelFacts, ...]") -> str:
+    """What the compiler gave the kernel that has the most registers."""
+    most = max(kernels, key=lambda kernel: kernel.registers)
+    return f"{most.registers} registers a thread, {most.shared_bytes:,} bytes of shared memory"
 
 
 def _static_value(
