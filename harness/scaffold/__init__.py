@@ -1,19 +1,18 @@
 """A new kata from templates: complete and provable, with the author's parts marked."""
 
+import keyword
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.errors import UsageProblem
-from harness.files import write_atomically
-from harness.kata import BACKENDS
+from harness.files import make_folder, write_atomically
 from harness.scaffold.stub import cut_stub as cut_stub
 from harness.scaffold.stub import stub_of
 
-# which templates stand for a backend that has none of its own
-FAMILIES = {"triton": "triton", "gluon": "triton", "numba": "numba", "torch": "torch",
-            "distributed": "torch"}  # fmt: skip
+TEMPLATES = ("python", "torch", "triton", "numba", "distributed")  # the backends that have some
 
 
 def scaffold(root: Path, slug: str, backend: str) -> list[Path]:
@@ -23,23 +22,33 @@ def scaffold(root: Path, slug: str, backend: str) -> list[Path]:
     Args:
         root: The project's root.
         slug: ``weekNN/name``.
-        backend: One of `harness.kata.BACKENDS`.
+        backend: One of `TEMPLATES`.
 
     Returns:
         The files written.
 
     Raises:
-        UsageProblem: a malformed slug, an unknown backend, or a kata of that name.
+        UsageProblem: a malformed slug, a week that the curriculum does not have, a name that is
+            taken or that Python could not import, or a backend without templates.
     """
     match = re.fullmatch(r"week(\d\d)/([a-z][a-z0-9_]*)", slug)
     if match is None:
         raise UsageProblem(f"new: expected weekNN/snake_case_name, found {slug!r}.")
-    if backend not in BACKENDS:
-        raise UsageProblem(f"--backend: expected one of {', '.join(BACKENDS)}, found {backend!r}.")
+    if backend not in TEMPLATES:
+        raise UsageProblem(
+            f"--backend: expected one of {', '.join(TEMPLATES)}, found {backend!r}. For a backend "
+            "without templates begin with the nearest of these and change kata.toml."
+        )
     week, name = match.groups()
+    if not (root / "katas" / f"week{week}" / "week.toml").is_file():
+        raise UsageProblem(f"new: expected a week of the curriculum, found week{week}.")
     if list((root / "katas").glob(f"week*/{name}")):
         raise UsageProblem(f"new: expected a name that is free, found a kata called {name!r}.")
-    family = FAMILIES.get(backend, "python")
+    if keyword.iskeyword(name) or find_spec(name) is not None:
+        raise UsageProblem(
+            f"new: expected a name that means nothing to Python yet, found {name!r}, a "
+            f"{'keyword' if keyword.iskeyword(name) else 'module'}."
+        )
     templates = Environment(
         loader=PackageLoader("harness.scaffold"),
         undefined=StrictUndefined,
@@ -49,21 +58,21 @@ def scaffold(root: Path, slug: str, backend: str) -> list[Path]:
     plan = {
         "common/kata.toml": folder / "kata.toml",
         "common/README.md": folder / "README.md",
-        f"{family}/oracle.py": folder / "oracle.py",
-        f"{family}/test.py": folder / f"test_{name}.py",
-        f"{family}/solution.py": root / "solutions" / f"week{week}" / f"{name}.py",
-        f"{family}/edits.toml": root / "tests" / "wrong" / f"week{week}" / name / "edits.toml",
+        f"{backend}/oracle.py": folder / "oracle.py",
+        f"{backend}/test.py": folder / f"test_{name}.py",
+        f"{backend}/solution.py": root / "solutions" / f"week{week}" / f"{name}.py",
+        f"{backend}/edits.toml": root / "tests" / "wrong" / f"week{week}" / name / "edits.toml",
     }
     title = name.replace("_", " ").capitalize()
     texts = {
         path: templates.get_template(f"{template}.jinja").render(
-            name=name, week=week, backend=backend, family=family, title=title
+            name=name, week=week, backend=backend, title=title
         )
         for template, path in plan.items()
     }
     solution = texts[root / "solutions" / f"week{week}" / f"{name}.py"]
     texts[folder / f"{name}.py"] = stub_of(solution, [name])
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, text.encode())
     return list(texts)
