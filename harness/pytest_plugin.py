@@ -147,7 +147,10 @@ class SharedChecks(pytest.Module):
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect the shared checks of a kata that feeds them."""
-    kata = kata_of(file_path)
+    try:
+        kata = kata_of(file_path)
+    except HarnessError as error:
+        raise pytest.Collector.CollectError(error.message) from None
     if file_path.name != "kata.toml" or kata is None:
         return None
     # a kata that feeds none of them is judged without torch

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError, SubmissionError, UsageProblem, nearest
-from harness.files import hash_of, write_atomically
+from harness.files import explained, hash_of, make_folder, write_atomically
 
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 
@@ -217,8 +217,8 @@ def _cache_key(request: CompileRequest) -> str:
 
 def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s: float) -> None:
     """Fill `folder`, which appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
+    with explained(make_folder(folder.parent), "a cache that can be written to"):
+        draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
     try:
         answer = _ask_helper(
             {
