@@ -22,6 +22,7 @@ from harness.schema import read_toml
 SCHEMA = 1
 MARGIN = 1.05  # by how much the reference has to clear a threshold
 NAIVE = "wrong:naive"  # the wrong solution that is slow and nothing else
+QUANTILES = ("p10", "median", "p90")
 ON_THE_CLOCK = ("roofline", "baseline")
 
 
@@ -112,15 +113,41 @@ def rows(results: Sequence[dict[str, Any]], katas: Mapping[str, Kata]) -> list[d
     """
     One row for each threshold measured on each device, oldest first, for a table.
 
-    Its "problem" says why it does not hold for `katas` (by id) as they are now; "" where it does,
-    and where a later measurement of the same has taken its place.
+    Of the same thing measured more than once only the newest is "latest". Its "limit" is that of
+    `katas` (by id) as they are now, and its "problem" says why it does not hold; "" where it does.
     """
     found = [row for one in results for row in _rows_of(one)]
     latest = {_measured_thing(row): row for row in found}
     for row in found:
-        current = latest[_measured_thing(row)] is row
-        row["problem"] = _problem(row, katas.get(row["kata"])) if current else ""
+        row["latest"] = latest[_measured_thing(row)] is row
+        row["problem"] = ""
+        if row["latest"]:
+            limit = _limit_now(row, katas.get(row["kata"]))
+            row["problem"] = _problem(row, limit)
+            row["limit"] = row["limit"] if limit is None else limit
     return found
+
+
+def machines(results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What each file of results was measured on: date, device, driver, clock and versions."""
+    return [
+        f"{one['date'][:16]} {one['profile']}: {one['device'].get('name', 'unknown device')}, "
+        f"driver {one['device'].get('driver_version', '?')}, "
+        f"SM {one['device'].get('clocks.sm', '?')}, "
+        + ", ".join(f"{name} {one['versions'][name]}" for name in sorted(one["versions"]))
+        for one in results
+    ]
+
+
+def never_timed(found: Iterable[Mapping[str, Any]], katas: Mapping[str, Kata]) -> list[str]:
+    """Katas with a threshold on the clock whose reference or naive version no device has timed."""
+    timed = {(row["kata"], row["impl"]) for row in found}
+    missing = []
+    for name, kata in katas.items():
+        impls = ["solution", *([NAIVE] if has_naive(kata) else [])]
+        if any(one.on != "any" for one in kata.speed):
+            missing += [f"{name} {impl}" for impl in impls if (name, impl) not in timed]
+    return missing
 
 
 def _rows_of(results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -142,7 +169,7 @@ def _row(
         "threshold": found["name"],
         "value": found["value"],
         "limit": found["limit"],
-        "median_us": found["detail"]["median"] * 1e6 if found["meter"] == "roofline" else None,
+        "times_us": [found["detail"][name] * 1e6 for name in QUANTILES if name in found["detail"]],
         "outcome": found["detail"]["outcome"],
     }
 
@@ -151,12 +178,17 @@ def _measured_thing(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["kata"], row["profile"], row["impl"], row["threshold"]
 
 
-def _problem(row: Mapping[str, Any], kata: Kata | None) -> str:
-    """Why a figure does not hold against kata.toml as it is now; "" when it does."""
+def _limit_now(row: Mapping[str, Any], kata: Kata | None) -> float | None:
+    """What kata.toml asks for on that device; None where it asks for no such thing any more."""
     limits = {one.name: one for one in kata.speed} if kata else {}
-    if row["threshold"] not in limits:
+    asked = limits.get(row["threshold"])
+    return None if asked is None else asked.required(row["profile"])
+
+
+def _problem(row: Mapping[str, Any], limit: float | None) -> str:
+    """Why a figure does not hold against the limit as it is now; "" when it does."""
+    if limit is None:
         return f"no threshold {row['threshold']!r} in kata.toml any more: measure anew"
-    limit = limits[row["threshold"]].required(row["profile"])
     if row["outcome"] == "not_graded":
         return "the device was not fit to be timed: measure anew"
     if row["impl"] == "solution" and row["value"] < MARGIN * limit:

@@ -67,6 +67,26 @@ def test_swap_and_restore_bring_the_learners_file_back(kata_command, mini):
     assert kata_command("stash", "show", kept).stdout == mine
 
 
+def test_check_without_a_name_proves_every_kata(kata_command):
+    assert "1 of 1 katas proven" in kata_command("check").stdout
+
+
+def test_the_doctor_names_what_is_in_the_way_and_goes_on(kata_command, tmp_path):
+    (tmp_path / "file").touch()
+    done = kata_command("doctor", KATA_HOME=str(tmp_path / "file" / "home"))
+    assert done.returncode == 3
+    assert "!!  history" in done.stdout
+    assert "ok  katas        1" in done.stdout
+    assert "make setup" not in done.stderr
+    assert kata_command("doctor").returncode == 0
+
+
+def test_a_week_shows_its_plan(kata_command):
+    shown = kata_command("show", "week01").stdout
+    assert "week 1: " in shown
+    assert "01.1" in shown
+
+
 def test_a_stub_is_cut_out_of_the_reference_and_what_stood_there_is_kept(kata_command, mini):
     file = mini / "katas" / "week01" / "doubled" / "doubled.py"
     mine = solve(mini).read_text()
@@ -90,6 +110,7 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
     [
         (["run", "doubed"], 2, "Did you mean doubled?"),
         (["run", "--week", "7"], 2, "expected 1 to 2, or several as in 1..4, found '7'"),
+        (["check", "doubled", "--all"], 2, "expected names, --week N or --all"),
         (["list", "--week", "2..1"], 2, "found '2..1'"),
         (["list", "--week", "1..3"], 2, "found '1..3'"),
         (["coverage", "--week", "one"], 2, "found 'one'"),

@@ -53,6 +53,8 @@ def results(value, *, profile="h200_sxm", date="2026-01-01", naive=None, **more)
         "impl": "solution",
         "date": f"{date}T00:00:00+00:00",
         "profile": profile,
+        "device": {"name": "Fast One", "driver_version": "1.2", "clocks.sm": "3 MHz"},
+        "versions": {"torch": "2.11"},
         "katas": {ID: judged},
     }
 
@@ -102,6 +104,20 @@ def test_a_threshold_that_is_gone_is_a_problem(katas):
     assert "no threshold 'vs nothing' in kata.toml any more" in problem
     (problem,) = problems({}, results(0.9))
     assert "measure anew" in problem
+
+
+def test_the_limit_shown_is_todays_and_the_newest_figure_is_marked(katas):
+    early, late = results(0.5, profile="t4"), results(0.9, profile="t4", date="2026-02-01")
+    rows = measured.rows([early, late], katas)
+    assert [(row["latest"], row["limit"]) for row in rows] == [(False, 0.8), (True, 0.5)]
+
+
+def test_what_was_never_timed_is_named(katas):
+    rows = measured.rows([results(0.9)], katas)
+    assert measured.never_timed([], katas) == [f"{ID} solution"]
+    assert measured.never_timed(rows, katas) == []
+    katas[ID].wrong.joinpath("naive.py").touch()
+    assert measured.never_timed(rows, katas) == [f"{ID} wrong:naive"]
 
 
 def test_what_was_not_graded_is_a_problem(katas):
@@ -178,3 +194,14 @@ def test_the_command_marks_what_does_not_hold(kata_command, timed, value, code):
     done = kata_command("measured")
     assert done.returncode == code, done.stderr
     assert ("<- the reference does not clear 0.8 by 5%" in done.stdout) == bool(code)
+    assert "h200_sxm: Fast One, driver 1.2, SM 3 MHz, torch 2.11" in done.stdout
+
+
+def test_the_command_shows_one_kata_and_its_history_when_asked(kata_command, timed):
+    folder = timed / "hardware_profiles" / "measured"
+    for file in folder.glob("*.json"):
+        file.unlink()
+    (folder / "one.json").write_text(json.dumps(results(0.9)))
+    (folder / "two.json").write_text(json.dumps(results(0.95, date="2026-02-01")))
+    assert kata_command("measured", "doubled").stdout.count(f"{ID} ") == 1
+    assert kata_command("measured", "doubled", "--history").stdout.count(f"{ID} ") == 2

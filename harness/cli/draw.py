@@ -289,12 +289,16 @@ def measured(found: Sequence[dict[str, Any]]) -> None:
     """Thresholds on the clock and what was reached, one line each."""
     if not found:
         click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
+        return
+    click.echo(
+        f"{'kata':26} {'profile':12} {'date':10}  {'threshold':20} {'reached':>8} {'limit':>7}  "
+        f"{'p10, median, p90 in us':28} outcome"
+    )
     for row in found:
-        median = f"{row['median_us']:10.1f} us" if row["median_us"] else " " * 13
+        times = " ".join(f"{one:9.1f}" for one in row["times_us"])
         impl = "" if row["impl"] == "solution" else f"  {row['impl']}"
         problem = f"  <- {row['problem']}" if row["problem"] else ""
         click.echo(
-            f"{row['kata']:28} {row['profile']:12} {row['date']}  {row['threshold']:22} "
-            f"{row['value']:8.3f}  limit {row['limit']:6.3f}  {median}  {row['outcome']}"
-            f"{impl}{problem}"
+            f"{row['kata']:26} {row['profile']:12} {row['date']}  {row['threshold']:20} "
+            f"{row['value']:8.3f} {row['limit']:7.3f}  {times:28} {row['outcome']}{impl}{problem}"
         )

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -10,6 +11,7 @@ import click
 from harness.cli import draw
 from harness.cli.house import House
 from harness.environment import device_present, versions
+from harness.errors import HarnessError
 
 
 @click.command("export")
@@ -32,7 +34,13 @@ def import_(house: House, source: TextIO) -> None:
 
 @click.command()
 @click.argument("card", metavar="SCORECARD.json", type=click.Path(path_type=Path, exists=True))
-@click.option("--sample", default=5, show_default=True, help="How many claims to judge again.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many claims to judge again.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int) -> None:
@@ -65,16 +73,25 @@ def doctor(house: House) -> None:
     found = versions()
     lines = [("python", platform.python_version(), sys.version_info >= (3, 11))]
     lines += [(name, found.get(name, "missing"), name in found) for name in NEEDED]
+    gpu = "present" if device_present() else "none: work is counted, not timed"
     lines += [
-        ("GPU driver", "present" if device_present() else "none: work is counted, not timed", True),
-        ("katas", str(len(house.curriculum.katas)), True),
-        ("history", f"{len(house.progress.attempts())} attempts in {house.home}", True),
+        ("GPU driver", gpu, True),
+        ("katas", *_told(lambda: str(len(house.curriculum.katas)))),
+        ("history", *_told(lambda: f"{len(house.progress.attempts())} attempts in {house.home}")),
     ]
     for name, what, good in lines:
         click.echo(f"{'ok ' if good else '!! '} {name:12} {what}")
-    if not all(good for _, _, good in lines):
+    if not all(name in found for name in NEEDED):
         click.echo("To install what is missing: make setup", err=True)
-        sys.exit(3)
+    sys.exit(0 if all(good for _, _, good in lines) else 3)
+
+
+def _told(question: Callable[[], str]) -> tuple[str, bool]:
+    """The answer, or what is in its way; and whether it is an answer."""
+    try:
+        return question(), True
+    except HarnessError as error:
+        return error.message, False
 
 
 NEEDED = ("torch", "triton", "numba", "numba-cuda", "numpy")

@@ -15,7 +15,7 @@ from harness.kata import Kata
 
 @click.command()
 @click.argument("slug", metavar="weekNN/slug")
-@click.option("--backend", default="triton", show_default=True)
+@click.option("--backend", default="triton", show_default=True, help="Whose templates.")
 @click.pass_obj
 def new(house: House, slug: str, backend: str) -> None:
     """Scaffold a kata; what is yours to write is marked TODO(author)."""
@@ -67,10 +67,10 @@ def check(
     verbose: bool,
     remember: bool,
 ) -> None:
-    """Prove katas: contract, kill matrix, thresholds. For authors and for CI."""
+    """Prove katas, all of them unless told which: contract, kill matrix, thresholds."""
     from harness.check import check_katas
 
-    chosen = choose(house, katas, weeks, everything)
+    chosen = choose(house, katas, weeks, everything or (not katas and weeks is None))
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
         reports = check_katas(
             chosen,
@@ -112,18 +112,26 @@ def measure(
 
 
 @click.command("measured")
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--history", is_flag=True, help="Every measurement, not only the newest of each.")
 @click.pass_obj
-def show_measured(house: House) -> None:
+def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
     """
     What the references reached on real devices, beside the thresholds.
 
     Exits with 1 when a figure does not hold: a reference without room to spare, a naive version
-    that is fast enough.
+    that is fast enough. What was never timed is named.
     """
     from harness import measured
 
-    rows = measured.rows(measured.load_results(house.root / MEASURED), _by_id(house))
-    draw.measured(rows)
+    chosen = {kata.id: kata for kata in katas} or _by_id(house)
+    results = measured.load_results(house.root / MEASURED)
+    rows = [row for row in measured.rows(results, _by_id(house)) if row["kata"] in chosen]
+    draw.measured([row for row in rows if row["latest"] or history])
+    for line in measured.machines(results):
+        click.echo(line)
+    for missing in measured.never_timed(rows, chosen):
+        click.echo(f"never timed: {missing}")
     sys.exit(1 if any(row["problem"] for row in rows) else 0)
 
 
