@@ -82,8 +82,11 @@ def test_work_grows_with_n_and_is_shared(kata, simt, seed, cost, monkeypatch):
 
 def test_banks_and_sectors(kata, simt, cost):
     x = np.arange(1024, dtype=np.uint32)
+    scratch = np.zeros(kata.scratch_size(x.size, 64), dtype=np.uint32)
     with simt() as counted:
-        kata.blelloch_scan(x, block=64)
+        kata.blelloch_scan(x, scratch=scratch, block=64)
+    stored = counted.of(scratch).store.elements
+    assert 0 < stored <= scratch.size, "one thread of a block stores its total, into `scratch`"
     assert counted.of(x).load.elements >= x.size, "x is read where it is"
     assert counted.shared_store.elements >= x.size, "words go through shared memory"
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
@@ -121,7 +124,12 @@ def test_unknown_ops_and_odd_blocks_are_refused(kata):
 
 @pytest.mark.parametrize(
     ("name", "size", "dtype"),
-    [("out", 19, np.uint32), ("out", 20, np.int64), ("scratch", 7, np.uint32)],
+    [
+        ("out", 19, np.uint32),
+        ("out", 20, np.uint64),
+        ("out", 20, np.float32),  # another kind of the same size
+        ("scratch", 7, np.uint32),
+    ],
 )
 def test_arrays_of_another_kind_are_refused(kata, name, size, dtype):
     # 20 words in blocks of 8: three blocks on the first level, one on the second

@@ -116,7 +116,12 @@ def test_only_float32_vectors_are_taken(kata, name):
 
 
 def test_out_of_another_kind_is_refused(kata):
-    for size, dtype, what in ((4, np.float32, "shape"), (3, np.float64, "dtype")):
+    # one element too many, another size, and another kind of the same size
+    for size, dtype, what in (
+        (4, np.float32, "shape"),
+        (3, np.float64, "dtype"),
+        (3, np.int32, "dtype"),
+    ):
         out = cuda.to_device(np.zeros(size, dtype))
         with pytest.raises(ValueError, match=f"out: .*{what}"):
             convolved(kata, floats(1, 2, 3), floats(1), out=out)

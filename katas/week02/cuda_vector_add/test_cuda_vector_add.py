@@ -123,7 +123,7 @@ def test_wrapper_copies_nothing(kata, simt):
 def test_bandwidth_counts_two_reads_and_a_write(kata):
     # 2^28 float32 in 1 ms: 3 * 2^30 bytes, 3.22 TB/s
     assert kata.achieved_bandwidth(2**28, 4, 1e-3) == pytest.approx(3.221225472e12, rel=1e-12)
-    assert kata.achieved_bandwidth(1000, 8, 2.0) == 12_000
+    assert kata.achieved_bandwidth(1, 4, 8) == 1.5
 
 
 @pytest.mark.parametrize("shape", [1, 6, (5, 1)])  # 1: NumPy would broadcast it
@@ -136,11 +136,13 @@ def test_shapes_must_agree(kata, shape):
 
 
 def test_dtypes_must_agree(kata):
-    a, other = (cuda.to_device(np.ones(5, dtype=dtype)) for dtype in (np.float32, np.float64))
-    with pytest.raises(ValueError, match=r"b: .*dtype"):
-        kata.cuda_vector_add(a, other)
-    with pytest.raises(ValueError, match=r"out: .*dtype"):
-        kata.cuda_vector_add(a, a, out=other)
+    a = cuda.to_device(np.ones(5, dtype=np.float32))
+    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
+        other = cuda.to_device(np.ones(5, dtype=dtype))
+        with pytest.raises(ValueError, match=r"b: .*dtype"):
+            kata.cuda_vector_add(a, other)
+        with pytest.raises(ValueError, match=r"out: .*dtype"):
+            kata.cuda_vector_add(a, a, out=other)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2)])

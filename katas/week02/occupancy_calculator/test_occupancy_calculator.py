@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 ARCHITECTURES = st.sampled_from(["sm_75", "sm_80", "sm_89", "sm_90"])
@@ -138,12 +138,14 @@ def test_no_size_does_better(kata, oracle):
         assert warps[best] == max(warps.values())
 
 
-@given(arch=ARCHITECTURES, regs=st.integers(1, 255), smem=st.lists(st.integers(0, 9), min_size=1))
+@given(arch=ARCHITECTURES, regs=st.integers(1, 255), smem=st.lists(st.integers(0, 12), max_size=15))
+@example(arch="sm_90", regs=32, smem=[])
 def test_shared_memory_of_any_shape(kata, oracle, arch, regs, smem):
     limits = kata.LIMITS[arch]
+    ninths = [*smem, 9]  # of what a block may have: 10 are too many, 9 are not
 
-    def smem_fn(threads):  # in ninths of what a block may have
-        return limits.smem_block_bytes * smem[threads // 32 % len(smem)] // 9
+    def smem_fn(threads):
+        return limits.smem_block_bytes * ninths[threads // 32 % len(ninths)] // 9
 
     sizes = range(32, 1025, 32)
     warps = oracle.warps_by_size(kata.occupancy, sizes, regs, smem_fn, limits)

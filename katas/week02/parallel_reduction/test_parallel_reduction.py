@@ -66,12 +66,21 @@ def test_sums_are_float32(kata, kernel, places):
     assert partial.copy_to_host()[0] == 2**24
 
 
+@pytest.mark.parametrize("kernel", ["block_sum_sequential", "block_sum_warp"])
+def test_one_thread_of_a_block_stores_its_sum(kata, simt, kernel):
+    partial = np.zeros(2, dtype=np.float32)
+    with simt() as counted:
+        getattr(kata, kernel)[2, 64](counting(256), partial)
+    assert counted.of(partial).store.elements == 2, "a thread that has not waited may be the last"
+
+
 # ---- what they waste -----------------------------------------------------------------------
 
 
 def test_sequential_keeps_warps_whole_and_banks_apart(kata, simt, cost):
     with simt() as counted:
         kata.block_sum_sequential[1, 128](counting(256), np.zeros(1, dtype=np.float32))
+    cost.check("sequential_shared_stores", counted.shared_store.elements)
     cost.check("partial_warp_stores", counted.shared_store.partial_requests)
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
     cost.check("bank_conflicts", worst)
@@ -106,20 +115,21 @@ class Grids:
         return lambda *arguments: None
 
 
-def test_grid_grows_up_to_max_blocks(kata, monkeypatch):
+# blocks of 32 threads have 256 elements: none at all, one more, and twice what 4096 of them have
+@pytest.mark.parametrize(("n", "blocks"), [(0, 1), (257, 2), (2**21, 4096)])
+def test_grid_grows_up_to_max_blocks(kata, monkeypatch, n, blocks):
     grids = Grids()
     monkeypatch.setattr(kata, "block_sum_warp", grids)
-    # twice as many elements as 4096 blocks of 32 threads have at 8 each
-    kata.parallel_reduction(cuda.device_array(2**21, np.float32), block=32)
-    assert grids.blocks == [4096, 1], "blocks of the first pass, and of the second"
+    kata.parallel_reduction(cuda.device_array(n, np.float32), block=32)
+    assert grids.blocks == [blocks, 1], "blocks of the first pass, and of the second"
 
 
 # ---- the sum -------------------------------------------------------------------------------
 
 
 def alternating():
-    """Large values that cancel, with small ones between them."""
-    return np.resize(np.array([1e8, 0.25, -1e8, 0.5], dtype=np.float32), 1000)
+    """Large values that cancel, with small ones between them: 187.5, to within 6."""
+    return np.resize(np.array([1e4, 0.25, -1e4, 0.5], dtype=np.float32), 1000)
 
 
 def giant_first():

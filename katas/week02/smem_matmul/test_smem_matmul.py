@@ -134,7 +134,12 @@ def test_only_float32_matrices_are_taken(kata, name):
 
 def test_out_of_another_kind_is_refused(kata):
     a = np.ones((2, 3), dtype=np.float32)
-    for shape, dtype, what in (((3, 2), np.float32, "shape"), ((2, 2), np.float64, "dtype")):
+    others = [
+        ((3, 2), np.float32, "shape"),
+        ((2, 2), np.float64, "dtype"),
+        ((2, 2), np.int32, "dtype"),
+    ]
+    for shape, dtype, what in others:
         out = cuda.to_device(np.zeros(shape, dtype))
         with pytest.raises(ValueError, match=f"out: .*{what}"):
             product(kata, a, a.T.copy(), out=out)

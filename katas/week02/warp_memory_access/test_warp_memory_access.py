@@ -17,12 +17,18 @@ def warp(offsets):
 
 @st.composite
 def requests(draw):
-    """Up to eight requests within 1 KiB, size and active lanes; inactive ones point anywhere."""
+    """
+    Up to eight requests within 1 KiB, size and active lanes; inactive ones point anywhere.
+
+    Their addresses cannot be written: whoever replays them wants to ask again.
+    """
     size, count = draw(SIZES), draw(st.integers(1, 8))
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     words = generator.integers(0, draw(st.integers(1, 1024 // size)), (count, 32))
     active = generator.random((count, 32)) < draw(st.sampled_from([0.1, 0.6, 1.0]))
-    return np.where(active, words * size, -7), size, active
+    addr = np.where(active, words * size, -7)
+    addr.setflags(write=False)
+    return addr, size, active
 
 
 # ---- sectors -------------------------------------------------------------------------------
