@@ -87,19 +87,24 @@ def test_fit_recovers_how_a_law_grows(kata, oracle, seed, noise, allowed):
 
 def test_all_runs_of_a_budget_share_in_its_parabola(kata):
     def budget(flops, centre):
-        at = {-3: 6.0, -1: 1.0, 1: 2.0, 3: 5.0}  # four losses that no parabola goes through
-        return [kata.Run(flops, centre * math.exp(x), loss) for x, loss in at.items()]
+        # no parabola goes through these losses; two of the sizes were trained twice
+        at = [(-3, 6.0), (-1, 1.1), (-1, 1.5), (1, 1.8), (1, 1.6), (3, 5.0)]
+        return [kata.Run(flops, centre * math.exp(x), loss) for x, loss in at]
 
-    # by hand: slope (-18 - 1 + 2 + 15) / 20 = -0.1, curvature 4 · (6 - 1 - 2 + 5) / 64 = 0.5
+    # by hand, n = 6: Σx² = 22, Σx⁴ = 166, Σy = 17, Σxy = -2.2, Σx²y = 105, so the slope is
+    # -2.2 / 22 = -0.1 and the curvature (6 · 105 - 22 · 17) / (6 · 166 - 22²) = 0.5
     law = kata.isoflop_fit(budget(1e18, 1e8) + budget(1e20, 1e9))
     assert math.isclose(law.at(1e18), 1e8 * math.exp(0.1), rel_tol=1e-9)
     assert math.isclose(law.at(1e20), 1e9 * math.exp(0.1), rel_tol=1e-9)
 
 
 def test_all_budgets_share_in_the_line(kata):
-    law = kata.isoflop_fit([*two_budgets(kata), *bowl(kata, 1e22, 8e10, [0.5, 1.5, 4.0])])
-    # minima 1e8, 1e9, 8e10 at equal distances: the line's middle is their geometric mean
+    many = bowl(kata, 1e22, 8e10, [0.25, 0.5, 0.7, 1.5, 2.0, 4.0])  # one budget, however many runs
+    law = kata.isoflop_fit([*two_budgets(kata), *many])
+    # minima 1e8, 1e9, 8e10 at equal distances: the line's middle is their geometric mean, and
+    # its slope that from the first to the last
     assert math.isclose(law.at(1e20), 2e9, rel_tol=1e-9)
+    assert math.isclose(law.exponent, math.log10(800) / 4, rel_tol=1e-9)
 
 
 def test_irreducible_loss_moves_nothing(kata):

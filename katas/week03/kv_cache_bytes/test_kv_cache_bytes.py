@@ -133,6 +133,8 @@ def test_context_is_searched_and_not_walked(kata, oracle, cost, monkeypatch):
     free_bytes = 42 * 8192 * 4096 + 21 * 8192 * 10**9
     assert kata.max_context(cfg, 1, "float16", free_bytes) == 4096 + 10**9
     cost.check("evaluations", len(asked))
+    endless = config(kata, oracle.LLAMA3_8B, max_seq=2**60)  # a float counts up to 2**53
+    assert kata.max_context(endless, 1, "float16", 10**17 * 131_072 - 1) == 10**17 - 1
 
 
 # ---- bad input -----------------------------------------------------------------------------

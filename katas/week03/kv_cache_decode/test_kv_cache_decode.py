@@ -140,11 +140,15 @@ def test_append_returns_views_of_the_buffers(kata, device):
     assert torch.equal(values[0, 0, :, 3], -expected)
 
 
-def test_nothing_past_the_length_is_read(kata, oracle, device, seed):
-    q, k, v = oracle.sequence(tokens=37, q_heads=8, kv_heads=2, d=16, device=device, seed=seed)
-    buffers = [F.pad(x[:, :, :20], (0, 0, 0, 28), value=float("nan")) for x in (k, v)]
-    chunk = [x[:, :, 20:] for x in (q, k, v)]
-    assert_causal(oracle, kata.kv_cache_decode(*chunk, *buffers, 20), chunk[0], k, v)
+@pytest.mark.parametrize("past", [20, 5000], ids=["short", "long"])
+def test_nothing_past_the_length_is_read(kata, oracle, device, seed, past):
+    # in a long cache too a chunk's queries see all of the past and none of their future
+    q, k, v = oracle.sequence(
+        tokens=past + 17, q_heads=8, kv_heads=2, d=16, device=device, seed=seed
+    )
+    buffers = [F.pad(x[:, :, :past], (0, 0, 0, 28), value=float("nan")) for x in (k, v)]
+    chunk = [x[:, :, past:] for x in (q, k, v)]
+    assert_causal(oracle, kata.kv_cache_decode(*chunk, *buffers, past), chunk[0], k, v)
 
 
 def test_a_step_taken_again_sees_its_new_tokens(kata, oracle, device, seed):

@@ -61,6 +61,9 @@ def test_llama3_405b_against_the_dense_peak(kata, oracle):
 def test_skipped_zeros_are_no_peak(kata):
     assert kata.dense_peak(kata.H100) == 989.45e12
     assert kata.dense_peak(kata.A100) == 312e12
+    assert (
+        kata.dense_peak(kata.Chip(name="X", printed_flops_per_s=8e12, with_sparsity=True)) == 4e12
+    )
     honest = kata.Chip(name="H100 SXM", printed_flops_per_s=989.45e12)
     cfg = kata.ModelConfig(params=7e9, layers=32, d=4096, heads=32, d_head=128)
     printed, dense = (kata.mfu(cfg, 5000.0, 1, chip, 4096) for chip in (kata.H100, honest))
@@ -160,8 +163,8 @@ def test_peak_of_nothing_is_refused(kata, oracle, peak):
 
 @pytest.mark.parametrize(
     ("tokens_per_s", "n_chips", "named"),
-    [(-1.0, 1, "tokens_per_s"), (1.0, 0, "n_chips")],
-    ids=["tokens", "chips"],
+    [(-1.0, 1, "tokens_per_s"), (1.0, 0, "n_chips"), (1.0, -4, "n_chips")],
+    ids=["tokens", "no chips", "fewer than none"],
 )
 def test_impossible_run_is_refused(kata, oracle, tokens_per_s, n_chips, named):
     for call in (kata.mfu, lambda *args: kata.hfu(*args, "full")):

@@ -7,6 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# F.scaled_dot_product_attention(q, k, v, is_causal=…) of PyTorch 2.13, in float64: recorded, as
+# importing it takes longer than all tests here
+SDPA_INPUTS = (
+    [[0.5, -1.0], [2.0, 0.25], [-1.5, 1.0]],
+    [[1.0, 0.5], [-0.5, 2.0], [0.75, -1.0]],
+    [[1.0, 2.0], [3.0, -4.0], [-5.0, 6.0]],
+)
+SDPA = {
+    False: [
+        [-3.0170352013604353, 4.430935896093743],
+        [-0.7223728868514702, 2.717976667176476],
+        [2.640991614445073, -3.3272936359193905],
+    ],
+    True: [
+        [1.0, 2.0],
+        [1.270303625345184, 1.1890891239644477],
+        [2.640991614445073, -3.3272936359193905],
+    ],
+}
+
 
 def attend(kata, oracle, arrays, Br, Bc, causal=False, sm_scale=None):
     """O and L, computed where there is room for the tiles and no more."""
@@ -42,6 +62,13 @@ def test_hand_numbers(kata, oracle, sm_scale, mean, total):
     out, lse = attend(kata, oracle, arrays, Br=1, Bc=1, sm_scale=sm_scale)
     oracle.assert_close(out, column(mean))
     oracle.assert_close(lse, np.log([[[total]]]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_agrees_with_pytorch(kata, oracle, causal):
+    arrays = [np.array(rows)[None, None] for rows in SDPA_INPUTS]
+    out, _ = attend(kata, oracle, arrays, Br=2, Bc=2, causal=causal)
+    oracle.assert_close(out, np.array(SDPA[causal])[None, None])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -98,6 +125,13 @@ def test_causal_mask_is_aligned_bottom_right(kata, oracle, Br, Bc):
     out, lse = attend(kata, oracle, arrays, Br, Bc, causal=True)
     oracle.assert_close(out, column(7 / 3, 15 / 4, 31 / 5))
     oracle.assert_close(lse, np.log([[[3.0, 4.0, 5.0]]]))
+
+
+def test_hidden_keys_weigh_nothing_beside_the_lowest_scores(kata, oracle):
+    arrays = column(100, 100), column(-100, -100), column(1, 3)  # every score is -1e4
+    out, lse = attend(kata, oracle, arrays, Br=2, Bc=2, causal=True, sm_scale=1.0)
+    oracle.assert_close(out, column(1, 2))
+    oracle.assert_close(lse, np.array([[[-1e4, math.log(2) - 1e4]]]))
 
 
 @pytest.mark.parametrize("Br", [2, 3, 8], ids=["whole tile", "part of a tile", "one tile"])

@@ -47,6 +47,14 @@ def test_causal_mask_is_aligned_bottom_right(kata, device):
     assert_matches(out[0, :, :, 0], torch.stack((means, means, -means, -means)))
 
 
+def test_hidden_keys_weigh_nothing_beside_the_lowest_scores(kata, device):
+    # every score is -1e8: the first query sees the first value alone, the second takes the mean
+    q = torch.full((1, 4, 2, 1), -1e4, device=device)
+    v = torch.tensor([1.0, 3.0], device=device).view(1, 1, 2, 1)
+    out = kata.gqa_attention(q, torch.full_like(v, 1e4), v, causal=True)
+    assert out[0, :, :, 0].tolist() == [[1.0, 2.0]] * 4
+
+
 @given(
     group=st.integers(1, 5),
     hkv=st.integers(1, 4),
@@ -90,6 +98,14 @@ def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
     cost.check("allocated_bytes", max(allocated))
 
 
+def test_a_group_goes_through_one_product(kata, oracle, dispatch, seed):
+    inputs = draw(oracle, "cpu", seed, t=64, d=16)
+    with dispatch() as ops:
+        kata.gqa_attention(**inputs)
+    products = sum(ops.count(f"aten.{name}") for name in ("mv", "mm", "addmm", "bmm", "baddbmm"))
+    assert products <= 2 * 2, "K and V of a shared head were read more than once"
+
+
 # ---- checkpoints ---------------------------------------------------------------------------
 
 
@@ -122,6 +138,7 @@ def test_pooling_heads_that_agree_changes_nothing(kata, device, seed):
         ("k", (2, 2, 5, 4)),
         ("v", (2, 1, 5, 8)),  # one head would broadcast over two
         ("v", (2, 2, 5, 4)),
+        ("v", (2, 2, 6, 8)),  # a value that no key leads to
     ],
 )
 def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):

@@ -33,16 +33,16 @@ def draw(*, b, s, dims, device, seed, dtype=torch.float32):
     return x.to(**move), {name: weight.to(**move) for name, weight in weights.items()}
 
 
-def attention(x, w):
-    """Causal attention of all tokens, in the dtype of x: DeepSeek-V2's equations 9 to 19."""
-    q_nope = torch.einsum("bsm,cm,hdc->bhsd", x, w["w_dq"], w["w_uq"])
-    q_rope = torch.einsum("bsm,cm,hrc->bhsr", x, w["w_dq"], w["w_qr"])
+def attention(x, w, first=0):
+    """Causal attention of tokens `first` on, in the dtype of x: DeepSeek-V2's equations 9 to 19."""
+    q_nope = torch.einsum("bsm,cm,hdc->bhsd", x, w["w_dq"], w["w_uq"])[:, :, first:]
+    q_rope = turned(torch.einsum("bsm,cm,hrc->bhsr", x, w["w_dq"], w["w_qr"]))[:, :, first:]
     c_kv, k_rope = latents(x, w)
     k_nope = torch.einsum("btc,hdc->bhtd", c_kv, w["w_uk"])
     v = torch.einsum("btc,hvc->bhtv", c_kv, w["w_uv"])
-    scores = q_nope @ k_nope.mT + turned(q_rope) @ k_rope[:, None].mT
+    scores = q_nope @ k_nope.mT + q_rope @ k_rope[:, None].mT
     scores = scores / (q_nope.shape[-1] + q_rope.shape[-1]) ** 0.5
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + first)
     p = scores.masked_fill(future, -torch.inf).softmax(-1)
     return torch.einsum("bhsv,mhv->bsm", p @ v, w["w_o"])
 
@@ -60,11 +60,11 @@ def turned(x):
     return torch.view_as_real(pairs * torch.exp(1j * angles)).flatten(-2).to(x.dtype)
 
 
-def truth(x, w):
-    """In float64, and what an honest float32 may make of it."""
-    exact = attention(x.double(), {name: weight.double() for name, weight in w.items()})
+def truth(x, w, first=0):
+    """Of tokens `first` on: in float64, and what an honest float32 may make of it."""
+    exact = attention(x.double(), {name: weight.double() for name, weight in w.items()}, first)
     # another order of products rounds differently: leave room for twice the error of this one
-    return exact, (exact + 2 * (attention(x, w) - exact)).to(x.dtype)
+    return exact, (exact + 2 * (attention(x, w, first) - exact)).to(x.dtype)
 
 
 def decode_flops(dims, tokens, batch):

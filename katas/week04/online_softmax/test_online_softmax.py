@@ -184,6 +184,7 @@ def test_topk_by_hand(kata, oracle):
     values, places = kata.softmax_topk(kata.Reader(np.log([2.0, 5.0, 3.0])), k=2, block=1)
     oracle.assert_close(values, np.array([0.5, 0.3]))
     assert places.tolist() == [1, 2]
+    assert places.dtype == np.int64
 
 
 @given(row=st.lists(FEW, min_size=1, max_size=30), block=st.integers(1, 12), data=st.data())
@@ -199,6 +200,12 @@ def test_topk_agrees_with_sorting_everything(kata, oracle, row, block, data):
 def test_topk_ties_go_to_the_lower_index(kata, block):
     _, places = kata.softmax_topk(kata.Reader(np.array([1.0, 3.0, 3.0, 3.0])), k=2, block=block)
     assert places.tolist() == [1, 2]
+
+
+def test_topk_of_a_long_row_of_ties(kata, oracle, seed):
+    row = np.random.default_rng(seed).integers(3, size=2000).astype(float)
+    _, places = kata.softmax_topk(kata.Reader(row), k=100, block=512)
+    assert places.tolist() == oracle.topk(row, 100)[1].tolist()
 
 
 def test_topk_of_masked_elements_is_zero(kata):
