@@ -7,6 +7,7 @@ from datetime import datetime
 from harness.catalog import Curriculum
 from harness.kata import Kata
 from harness.mastery import Level, Standing
+from harness.rounds import Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,11 @@ def advise(
         now: The moment that `known` is about.
         placed: Katas that the learner has tested out of.
     """
-    begun = [
-        one for one in known.values() if one.open and one.level < Level.FAST and not one.is_due(now)
-    ]
+    begun = [one for one in known.values() if one.open and not one.is_due(now)]
     return [
         *(Advice(kata=one.kata, reason=_begun(one), begun=True) for one in begun),
         *(
-            Advice(kata=one.kata, reason=_faded(one, now), begun=one.open)
+            Advice(kata=one.kata, reason=_faded(one, now), begun=one.open is not None)
             for one in due(known, now)
         ),
         *(
@@ -93,9 +92,16 @@ def _order(kata: Kata) -> tuple[int, int, int]:
     return kata.week, kata.difficulty, kata.minutes
 
 
+def runs_in(one: Round) -> str:
+    """How often it was tried, in words."""
+    return {0: "no run yet", 1: "1 run"}.get(one.runs, f"{one.runs} runs")
+
+
 def _begun(one: Standing) -> str:
-    runs = {0: "no run yet", 1: "1 run"}.get(one.runs, f"{one.runs} runs")
-    return f"begun and not solved yet ({runs})"
+    assert one.open is not None
+    if one.level >= Level.FAST:
+        return f"under way: begun again and not solved yet ({runs_in(one.open)})"
+    return f"begun and not solved yet ({runs_in(one.open)})"
 
 
 def _faded(one: Standing, now: datetime) -> str:

@@ -62,7 +62,7 @@ def read_class(folder: Path, curriculum: Curriculum, now: datetime) -> list[Pupi
         UsageProblem: there are none.
         HarnessError: one of them is no export; it is named.
     """
-    files = sorted(folder.glob("*.jsonl"))
+    files = sorted(file for file in folder.glob("*.jsonl") if file.is_file())
     if not files:
         raise UsageProblem(
             f"{folder}: expected exports as NAME.jsonl, found none. Each learner makes one: "
@@ -105,7 +105,7 @@ def submissions_in(folder: Path, curriculum: Curriculum) -> list[tuple[str, Kata
         UsageProblem: there is nothing, or a file is named after no kata.
     """
     katas = {path.name: path for path in curriculum.folders()}
-    files = sorted(folder.glob("*/*.py"))
+    files = sorted(file for file in folder.glob("*/*.py") if file.is_file())
     unknown = [str(file.relative_to(folder)) for file in files if file.stem not in katas]
     if unknown or not files:
         raise UsageProblem(

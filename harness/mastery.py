@@ -11,33 +11,25 @@ The scheduler is FSRS (https://github.com/open-spaced-repetition/fsrs4anki/wiki/
 ratings are not asked of the learner but read off what they did.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time
 from enum import IntEnum
 from functools import cache, cached_property
-from itertools import pairwise
-from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from harness.kata import Kata
 from harness.progress import Best, Note, Outline
+from harness.rounds import Event, Round, rounds_of, tries_of
 
 if TYPE_CHECKING:
-    from fsrs import Card, Rating, Scheduler
+    from fsrs import Card, Scheduler
 
-T = TypeVar("T")
-
-RETENTION = 0.9  # a kata is due when the chance to write it cold has fallen to this
+RETENTION = 0.9  # a kata is due on the day when the chance to write it cold is about this
 FADED = 0.7  # and no longer mastered when it has fallen to this
 CLEAN_DAYS = 3
 STABLE_DAYS = 21.0  # days until a chance of 1 has fallen to `RETENTION`
-PAUSE = timedelta(minutes=20)  # a longer silence is a break, not work
-MANY_RUNS = 6
-FOREVER = datetime.max.replace(tzinfo=UTC)
-HELP = ("hint_shown", "solution_seen")  # kinds of notes
 COUNTED = ("passed", "failed", "crashed", "timed_out")  # attempts that say something
 
 
@@ -52,48 +44,6 @@ class Level(IntEnum):
 
     def __str__(self) -> str:
         return self.name.lower()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """
-    One practice of a kata, from a blank stub to its solution or to giving up.
-
-    Attributes:
-        minutes: Worked, without pauses; None when nothing says when it began.
-        runs: Attempts up to the one that passed.
-        hints: Different hints shown before that.
-        solution_seen: Whether the solution was shown before that.
-        budget: Minutes that the kata should take.
-    """
-
-    began_at: datetime
-    ended_at: datetime
-    solved: bool
-    runs: int
-    hints: int
-    solution_seen: bool
-    minutes: float | None
-    budget: int
-
-    @property
-    def clean(self) -> bool:
-        """Whether it was solved by the learner alone."""
-        return self.solved and not self.hints and not self.solution_seen
-
-    @property
-    def rating(self) -> "Rating":
-        """What a learner would answer when asked how it went."""
-        from fsrs import Rating
-
-        share = 1.0 if self.minutes is None else self.minutes / self.budget
-        if not self.solved or self.solution_seen:
-            return Rating.Again
-        if self.hints or self.runs > MANY_RUNS or share > 2:
-            return Rating.Hard
-        if self.runs <= 2 and share <= 0.5:
-            return Rating.Easy
-        return Rating.Good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +64,12 @@ class Standing:
         timed_on: Profiles on which thresholds of speed were met.
         rounds: Practices that ended, oldest first.
         reviews: All of these after the first that was solved.
-        open: Whether a practice is under way.
+        open: The practice under way.
         stability_days: Until the chance to write it cold has fallen to `RETENTION`.
         recall: That chance now; with `due` and `stability_days` None before the first solve.
-        runs, hints, peeks: Attempts ever, hints ever, rounds in which the solution was seen.
+        runs, hints: Ever.
+        peeks: Rounds in which the solution was seen before it was found, the one under way and
+            what came before the first start among them.
     """
 
     kata: str
@@ -126,7 +78,7 @@ class Standing:
     timed_on: tuple[str, ...]
     rounds: tuple[Round, ...]
     reviews: tuple[Review, ...]
-    open: bool
+    open: Round | None
     stability_days: float | None
     recall: float | None
     due: datetime | None
@@ -210,104 +162,34 @@ def standing(
     now: datetime,
 ) -> Standing:
     """Where the learner stands with one kata; arguments as of `standings`."""
-    found, is_open = rounds_of(kata, attempts, notes)
-    card, reviews = _reviewed(found)
+    tries = tries_of(attempts)
+    rounds = rounds_of(kata, tries, notes)
+    last = rounds[-1]
+    ended = [one for one in rounds if one.solved or (one.tried and one is not last)]
+    card, reviews = _reviewed(ended)
     return Standing(
         kata=kata.name,
-        reached=_reached(attempts),
+        reached=_reached(attempts, tries),
         counted=("passed", "cpu") in {(attempt.status, attempt.device) for attempt in attempts},
         timed_on=tuple(timed_on),
-        rounds=tuple(found),
+        rounds=tuple(ended),
         reviews=tuple(reviews),
-        open=is_open,
+        open=last if not last.solved and (last.tried or last.started) else None,
         stability_days=card.stability if card else None,
         recall=_scheduler().get_card_retrievability(card, now) if card else None,
         due=card.due if card else None,
-        runs=len(attempts),
+        runs=len(tries),
         hints=sum(note.kind == "hint_shown" for note in notes),
-        peeks=sum(one.solution_seen for one in found),
+        peeks=sum(one.solution_seen for one in rounds),
     )
 
 
-def _reached(attempts: Sequence[Outline]) -> Level:
-    found = {(attempt.status == "passed", attempt.only_thresholds) for attempt in attempts}
-    if any(passed for passed, _ in found):
+def _reached(attempts: Sequence[Outline], tries: Sequence[Event]) -> Level:
+    if any(one.what == "passed" for one in tries):
         return Level.FAST
-    if any(right for _, right in found):
+    if any(one.status == "passed" or one.only_thresholds for one in attempts):
         return Level.CORRECT
-    return Level.ATTEMPTED if found else Level.UNTRIED
-
-
-# ---- rounds --------------------------------------------------------------------------------
-
-
-def rounds_of(
-    kata: Kata, attempts: Sequence[Outline], notes: Sequence[Note]
-) -> tuple[list[Round], bool]:
-    """
-    The practices that ended, oldest first, and whether one is under way.
-
-    The first begins with the first attempt, every later one with the note that the stub was
-    blanked: a file that passes again has not been written again.
-    """
-    starts = {_moment(note.at) for note in notes if note.kind == "started"}
-    tried = sorted(
-        ((_moment(attempt.finished_at or attempt.started_at), attempt) for attempt in attempts),
-        key=itemgetter(0),
-    )
-    helped = [(_moment(note.at), note) for note in notes if note.kind in HELP]
-    first = min((*starts, *(at for at, _ in tried[:1])), default=None)
-    edges = [] if first is None else sorted({first, *starts})
-    found, is_open = [], False
-    for begin, end in pairwise([*edges, FOREVER]):
-        inside = _between(tried, begin, end)
-        solving = next((n for n, (_, one) in enumerate(inside) if one.status == "passed"), None)
-        is_open = end == FOREVER and solving is None
-        if is_open or not inside:
-            continue  # under way, or begun and left without a single run
-        counted = inside if solving is None else inside[: solving + 1]
-        help_ = [note for _, note in _between(helped, begin, counted[-1][0])]
-        found.append(_round(kata, begin, counted, help_, timed=begin in starts))
-    return found, is_open
-
-
-def _round(
-    kata: Kata,
-    begin: datetime,
-    counted: Sequence[tuple[datetime, Outline]],
-    help_: Sequence[Note],
-    *,
-    timed: bool,
-) -> Round:
-    """A practice that ended with the last of its attempts; `help_` is what was shown meanwhile."""
-    ended_at, last = counted[-1]
-    # an attempt knows only what was shown on its own machine, notes are merged
-    hints = len({note.detail for note in help_ if note.kind == "hint_shown"})
-    peeked = any(note.kind == "solution_seen" for note in help_)
-    return Round(
-        began_at=begin,
-        ended_at=ended_at,
-        solved=last.status == "passed",
-        runs=len(counted),
-        hints=max(hints, last.hints_seen),
-        solution_seen=peeked or last.solution_seen,
-        minutes=_worked([begin, *(at for at, _ in counted)]) if timed else None,
-        budget=kata.minutes,
-    )
-
-
-def _between(
-    moments: Sequence[tuple[datetime, T]], begin: datetime, end: datetime
-) -> Sequence[tuple[datetime, T]]:
-    """Those of `moments`, which are in order, from `begin` to before `end`."""
-    first = bisect_left(moments, begin, key=itemgetter(0))
-    return moments[first : bisect_left(moments, end, lo=first, key=itemgetter(0))]
-
-
-def _worked(moments: Sequence[datetime]) -> float:
-    """Minutes between moments; a pause counts as no more than `PAUSE`."""
-    gaps = (min(later - earlier, PAUSE) for earlier, later in pairwise(moments))
-    return sum(gaps, timedelta()).total_seconds() / 60
+    return Level.ATTEMPTED if attempts else Level.UNTRIED
 
 
 @cache
@@ -334,12 +216,10 @@ def _reviewed(rounds: Iterable[Round]) -> "tuple[Card | None, list[Review]]":
             continue
         if card is not None:
             reviews.append(Review(due_at=card.due, done_at=one.ended_at))
-        card, _ = _scheduler().review_card(card or Card(card_id=0), one.rating, one.ended_at)
+        # the scheduler counts whole days: from midnight, so that ten minutes earlier is a day, too
+        day = datetime.combine(one.ended_at, time(), UTC)
+        card, _ = _scheduler().review_card(card or Card(card_id=0), one.rating, day)
     return card, reviews
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
 
 
 # ---- concepts ------------------------------------------------------------------------------

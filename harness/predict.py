@@ -1,19 +1,25 @@
 """What a learner expects of a kernel before it is timed, held against the roofline."""
 
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from harness.errors import HarnessError, UsageProblem
+from harness.files import from_json
 from harness.hardware import Cost, Profile, bound_by, speed_of_light
 from harness.kata import Kata
 from harness.processes import run_group
+from harness.progress import Note
 
 LIMIT_S = 120.0
 NEAR_INTENSITY = 1.25  # right within this factor
 NEAR_TIME = 2.0
+REMEMBERED = 10  # predictions that a track record is made of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A prediction, what is so, and which of the three were right; `measured` in seconds."""
+    """
+    A prediction held against the roofline, and which of the three were right.
+
+    `measured` is the learner's best in seconds, which stands beside it; None before it was timed.
+    """
 
     guess: Prediction
     truth: Prediction
@@ -67,6 +77,49 @@ class Score:
     def points(self) -> int:
         """0 to 3."""
         return self.intensity_right + self.bound_right + self.time_right
+
+    @property
+    def after(self) -> bool:
+        """Whether it was made after the kata had been timed: then it foretells nothing."""
+        return self.measured is not None
+
+    @property
+    def time_factor(self) -> float:
+        """How many times too long or too short the time is; 1 is exact."""
+        return max(self.guess.seconds / self.truth.seconds, self.truth.seconds / self.guess.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackRecord:
+    """How the last predictions went: of `count`, how many were right, and the usual factor."""
+
+    count: int
+    intensity_right: int
+    bound_right: int
+    time_factor: float
+
+
+def track_record(notes: Iterable[Note]) -> TrackRecord | None:
+    """What "predicted" notes, oldest first, say of predictions before the first timing, if any."""
+    found = list(_predictions(notes))[-REMEMBERED:]
+    if not found:
+        return None
+    return TrackRecord(
+        count=len(found),
+        intensity_right=sum(one.intensity_right for one in found),
+        bound_right=sum(one.bound_right for one in found),
+        time_factor=median(one.time_factor for one in found),
+    )
+
+
+def _predictions(notes: Iterable[Note]) -> Iterator[Score]:
+    for note in notes:
+        if note.kind != "predicted":
+            continue
+        with suppress(ValueError):  # of another release, and kept for good
+            score: Score = from_json(Score, json.loads(note.detail))
+            if not score.after and 0 < score.guess.seconds < math.inf:
+                yield score
 
 
 def worksheet(kata: Kata, profile: Profile) -> Sheet:

@@ -22,12 +22,17 @@ Judge = Callable[..., Outcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """That a kata was solved: the code by its SHA-256, and what it was judged on."""
+    """
+    That a kata was solved: the code by its SHA-256, and what it was judged on.
+
+    `seed` and `drawn`, the number of cases drawn besides those listed, tell its inputs.
+    """
 
     kata: str
     code_hash: str
     device: str
     seed: int
+    drawn: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,7 @@ def _claim(kata: dict[str, Any]) -> Claim:
         code_hash=str(evidence["code_hash"]),
         device=str(evidence["device"]),
         seed=int(evidence["seed"]),
+        drawn=int(evidence["drawn"]),
     )
 
 
@@ -81,7 +87,7 @@ def verify(
     judge: Judge = run_kata,
 ) -> list[Finding]:
     """
-    Judge a sample of claims again: the same code, found by its hash, on the same seed.
+    Judge a sample of claims again: the same code, found by its hash, on the same inputs.
 
     Args:
         claims: What `claims_of` found.
@@ -124,5 +130,11 @@ def _verified(
     with tempfile.TemporaryDirectory(prefix="kata-verify-") as folder:
         file = Path(folder) / f"{claim.kata}.py"
         file.write_bytes(code)
-        outcome = judge(kata, impl=str(file), device=claim.device, seed=claim.seed)
+        outcome = judge(
+            kata,
+            impl=str(file),
+            device=claim.device,
+            seed=claim.seed,
+            extra=[f"--vary={claim.drawn}"],
+        )
     return finding(HELD if outcome.status == "passed" else BROKEN, outcome.reason)

@@ -44,12 +44,13 @@ class SwapResult:
     What `swap` did.
 
     Attributes:
-        kept: Hash of the copy kept of what stood there before this call.
+        kept: Hash of the copy kept of what stood there before this call; None where that was the
+            reference itself.
         original: Hash of what `restore` will bring back; `kept`, unless it was swapped already.
         already: Whether the reference, perhaps edited, stood there before.
     """
 
-    kept: str
+    kept: str | None
     original: str
     already: bool
 
@@ -135,9 +136,14 @@ class Workspace:
         with self._locked():
             reference, current = read_file(solution), _learners(kata, file)
             before = self._swap_in_force(kata, hash_of(current))
-            kept = self._keep(kata, current, "edited reference" if before else "before swap")
-            original = before.original if before else kept
             key = hash_of(reference)
+            kept: str | None = None
+            if before is None:
+                kept = original = self._keep(kata, current, "before swap")
+            else:
+                original = before.original
+                if hash_of(current) != key:
+                    kept = self._keep(kata, current, "edited reference")
             swap = Swap(original=original, reference=key, during=None if before else key)
             self._record(kata, swap)
             write_atomically(file, reference)

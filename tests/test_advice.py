@@ -8,12 +8,20 @@ import pytest
 from harness.advice import advise, due, missing, placement_of
 from harness.catalog import Curriculum, load_curriculum
 from harness.mastery import Level, Standing
+from harness.rounds import Round
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEVER = Standing(
-    kata="", reached=Level.UNTRIED, counted=False, timed_on=(), rounds=(), reviews=(), open=False,
+    kata="", reached=Level.UNTRIED, counted=False, timed_on=(), rounds=(), reviews=(), open=None,
     stability_days=None, recall=None, due=None, runs=0, hints=0, peeks=0,
 )  # fmt: skip
+
+
+def under_way(runs):
+    return Round(
+        began_at=NOW, ended_at=NOW, solved=False, runs=runs, hints=0, looks=0,
+        solution_seen=False, minutes=1.0, paused=False, budget=10,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -60,8 +68,8 @@ def test_a_kata_that_is_not_written_yet_stands_in_nobodys_way(curriculum):
 
 
 def test_begun_comes_before_due_before_new(curriculum):
-    found = known(a=fast(days=-3, recall=0.84), b={"reached": Level.ATTEMPTED, "open": True,
-                                                   "runs": 2})  # fmt: skip
+    found = known(a=fast(days=-3, recall=0.84),
+                  b={"reached": Level.ATTEMPTED, "open": under_way(2), "runs": 7})  # fmt: skip
     del curriculum.katas["c"]
     curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
     assert advised(curriculum, {**found, "d": replace(NEVER, kata="d")}) == {
@@ -72,16 +80,22 @@ def test_begun_comes_before_due_before_new(curriculum):
 
 
 def test_started_without_a_run_is_begun_and_not_new(curriculum):
-    assert advised(curriculum, known(a={"open": True})) == {
+    assert advised(curriculum, known(a={"open": under_way(0)})) == {
         "a": "begun and not solved yet (no run yet)"
     }
 
 
 def test_a_review_under_way_is_gone_on_with_not_started_anew(curriculum):
-    again = advise(curriculum, known(a=fast(days=-1, open=True)), NOW)[0]
+    again = advise(curriculum, known(a=fast(days=-1, open=under_way(0))), NOW)[0]
     assert (again.kata, again.begun) == ("a", True)
     fresh = advise(curriculum, known(a=fast(days=-1)), NOW)[0]
     assert (fresh.kata, fresh.begun) == ("a", False)
+
+
+def test_an_owned_kata_that_was_begun_again_is_under_way(curriculum):
+    (first, *_) = advise(curriculum, known(a=fast(open=under_way(1), runs=9)), NOW)
+    assert (first.kata, first.begun) == ("a", True)
+    assert first.reason == "under way: begun again and not solved yet (1 run)"
 
 
 @pytest.mark.parametrize(

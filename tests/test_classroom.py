@@ -76,6 +76,17 @@ def test_the_report_is_a_table_and_a_page(kata_command, exports, tmp_path):
     assert '<th scope="row">ada</th><td>2</td><td>1</td>' in page.read_text()
 
 
+def test_a_folder_named_like_an_export_is_no_learner(exports, curriculum):
+    (exports / "dan.jsonl").mkdir()
+    assert [one.name for one in read_class(exports, curriculum, NOW)] == ["ada", "bob", "cem"]
+
+
+def test_a_name_is_no_markup(kata_command, exports):
+    (exports / "ada.jsonl").rename(exports / "[red]x.jsonl")
+    done = kata_command("class", "report", str(exports))
+    assert done.stdout.splitlines()[1].split()[:2] == ["[red]x", "2"]
+
+
 # ---- grading -------------------------------------------------------------------------------
 
 
@@ -106,6 +117,12 @@ def test_a_file_named_after_no_kata_is_named(handed_in, curriculum):
         submissions_in(handed_in / "ada", curriculum)
 
 
+def test_a_folder_named_like_a_submission_is_none(handed_in, curriculum):
+    (handed_in / "bob" / "doubled.py").unlink()
+    (handed_in / "bob" / "doubled.py").mkdir()
+    assert [learner for learner, _, _ in submissions_in(handed_in, curriculum)] == ["ada"]
+
+
 def test_without_ray_the_install_line_is_told(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(HarnessError, match=r"pip install 'gpu-katas\[class\]'"):
@@ -121,4 +138,4 @@ def test_each_submission_is_graded(kata_command, handed_in, tmp_path):
     assert found["ada"]["status"] == "passed", found
     assert (found["ada"]["passed"], found["bob"]["passed"]) == (found["ada"]["checks"], 0)
     assert found["bob"]["status"] == "failed"
-    assert "✗ bob doubled: 0/7" in done.stdout
+    assert f"✗ bob doubled: 0/{found['bob']['checks']}" in done.stdout

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def solve(mini):
 def test_a_stub_exits_1_and_names_the_next_step(kata_command):
     done = kata_command("run", "doubled")
     assert done.returncode == 1
-    assert done.stdout.count("doubled is still a stub: edit katas/week01/doubled") == 7
+    assert done.stdout.count("doubled is still a stub: edit katas/week01/doubled") == 8
     assert "next: edit katas/week01/doubled/doubled.py" in done.stdout
 
 
@@ -65,6 +66,48 @@ def test_swap_and_restore_bring_the_learners_file_back(kata_command, mini):
     assert file.read_text() == mine
     kept = kata_command("stash", "list", "doubled").stdout.split()[0]
     assert kata_command("stash", "show", kept).stdout == mine
+
+
+def test_the_reference_in_place_is_nobodys_own(kata_command, mini):
+    file = solve(mini)
+    kata_command("swap", "doubled")
+    file.write_text(file.read_text() + "# tweaked\n")
+    done = kata_command("run", "doubled")
+    assert "passed: doubled (solution, cpu)" in done.stdout
+    assert "in place of your file: kata restore doubled" in done.stdout
+    assert json.loads(kata_command("list", "--json").stdout)[0]["status"] == "untried"
+    assert "passed" not in kata_command("stash", "list", "doubled").stdout
+
+
+def test_a_reference_swapped_in_twice_is_not_kept(kata_command, mini):
+    solve(mini)
+    kata_command("swap", "doubled")
+    before = kata_command("stash", "list", "doubled").stdout
+    assert "is kept as" not in kata_command("swap", "doubled").stdout
+    assert kata_command("stash", "list", "doubled").stdout == before
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe = 1\n"])
+def test_diff_of_a_file_that_is_gone_or_no_text(kata_command, mini, content):
+    file = solve(mini)
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    done = kata_command("diff", "doubled")
+    assert "Traceback" not in done.stderr
+    assert (done.returncode == 0) == (content is not None)
+    seen = "solution_seen" in kata_command("export").stdout
+    assert seen == (content is not None)
+
+
+def test_one_missing_extra_does_not_stop_the_others(kata_command, mini):
+    path = mini / "katas/week01/doubled/kata.toml"
+    other = path.parent.parent / "first"
+    shutil.copytree(path.parent, other)
+    (other / "kata.toml").write_text('extra = "nowhere"\n' + path.read_text())
+    done = kata_command("run", "first", "doubled", "--impl", "solution")
+    assert "- first: skipped: extra: expected one of dev, class, plot" in done.stdout
+    assert "passed: doubled" in done.stdout
 
 
 def test_check_without_a_name_proves_every_kata(kata_command):
@@ -110,6 +153,8 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
     [
         (["run", "doubed"], 2, "Did you mean doubled?"),
         (["run", "--week", "7"], 2, "expected 1 to 2, or several as in 1..4, found '7'"),
+        (["run", "doubled", "--profile", "h20"], 2, "Did you mean h200_sxm?"),
+        (["run", "doubled", "--seed", "99999999999999"], 2, "2147483647"),
         (["check", "doubled", "--all"], 2, "expected names, --week N or --all"),
         (["list", "--week", "2..1"], 2, "found '2..1'"),
         (["list", "--week", "1..3"], 2, "found '1..3'"),

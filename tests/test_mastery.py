@@ -30,16 +30,23 @@ class Learner:
     def hint(self, day, minute=0):
         self._note("hint_shown", day, minute)
 
-    def run(self, day, status="passed", *, minute=10, hints=0, peeked=False, right=False,
-            device="cpu"):  # fmt: skip
-        at = text(DAY_0 + timedelta(days=day, minutes=minute))
-        self.attempts.append(
-            Outline("id", self.kata.name, at, at, status, device, hints, peeked, right)
-        )
+    def peek(self, day, minute=0):
+        self._note("solution_seen", day, minute)
 
-    def solve(self, *days, **how):
+    def look(self, day, minute=0):
+        """A red one of `kata watch`."""
+        self._note("looked", day, minute)
+
+    def run(self, day, status="passed", *, minute=10, second=0, right=False, device="cpu"):
+        at = text(DAY_0 + timedelta(days=day, minutes=minute, seconds=second))
+        self.attempts.append(Outline("id", self.kata.name, at, at, status, device, 0, False, right))
+
+    def solve(self, *days, after=(), **how):
+        """From blank to solved; `after` names what was noted halfway."""
         for day in days:
             self.start(day)
+            for kind in after:
+                self._note(kind, day, 1)
             self.run(day, **how)
 
     def _note(self, kind, day, minute):
@@ -71,7 +78,7 @@ def ratings(found):
 
 def test_nothing_done_is_untried(learner):
     found = learner.at(0)
-    assert (found.level, found.due, found.recall, found.open) == (Level.UNTRIED, None, None, False)
+    assert (found.level, found.due, found.recall, found.open) == (Level.UNTRIED, None, None, None)
 
 
 def test_a_failed_run_is_an_attempt_and_a_round_under_way(learner):
@@ -170,7 +177,7 @@ def test_what_is_not_seen_again_fades_and_comes_back(learner):
     assert learner.at(2000).level == Level.MASTERED
 
 
-@pytest.mark.parametrize("how", [{"peeked": True}, {"status": "failed"}])
+@pytest.mark.parametrize("how", [{"after": ["solution_seen"]}, {"status": "failed"}])
 def test_giving_up_starts_the_count_again(learner, how):
     learner.solve(0, 3, 14)
     learner.solve(60, **how)
@@ -181,7 +188,7 @@ def test_giving_up_starts_the_count_again(learner, how):
 
 def test_a_hint_keeps_the_count_but_is_not_counted(learner):
     learner.solve(0, 3)
-    learner.solve(14, hints=1)
+    learner.solve(14, after=["hint_shown"])
     assert len(learner.at(14).clean_days) == 2
 
 
@@ -192,15 +199,15 @@ def test_a_hint_keeps_the_count_but_is_not_counted(learner):
         (10, 1, {}, "Good"),
         (4, 3, {}, "Good"),  # quick, but not at once
         (10, 7, {}, "Hard"),  # more than six runs
-        (15, 1, {"hints": 1}, "Hard"),
-        (15, 1, {"peeked": True}, "Again"),
+        (4, 1, {"after": ["hint_shown"]}, "Hard"),
+        (4, 1, {"after": ["solution_seen"]}, "Again"),
+        (4, 1, {"after": ["looked"]}, "Good"),  # a red look is no success at once
     ],
 )
 def test_behaviour_is_the_rating(learner, minute, runs, how, rating):
-    learner.start(0)
     for _ in range(runs - 1):
         learner.run(0, "failed", minute=minute)
-    learner.run(0, minute=minute, **how)
+    learner.solve(0, minute=minute, **how)
     assert ratings(learner.at(0)) == [rating]
 
 
@@ -211,6 +218,37 @@ def test_a_break_is_not_work(learner):
     (one,) = learner.at(3).rounds
     assert one.minutes == 28
     assert one.rating.name == "Hard"
+
+
+@pytest.mark.parametrize(
+    ("budget", "minutes", "rating"),
+    [(10, 20, "Good"), (40, 40, "Good"), (60, 60, "Good")],  # at most 20 minutes, or the kata's
+)
+def test_one_long_gap_is_never_easy(curriculum, budget, minutes, rating):
+    learner = Learner(replace(ten_minutes(curriculum), minutes=budget))
+    learner.solve(0, minute=240)
+    (one,) = learner.at(1).rounds
+    assert (one.minutes, one.paused, one.rating.name) == (minutes, True, rating)
+
+
+def test_half_an_hour_of_an_hour_is_easy_and_no_pause(curriculum):
+    learner = Learner(replace(ten_minutes(curriculum), minutes=60))
+    learner.solve(0, minute=30)
+    (one,) = learner.at(0).rounds
+    assert (one.minutes, one.paused, one.rating.name) == (30, False, "Easy")
+
+
+def test_red_looks_are_work_and_not_runs(curriculum):
+    learner = Learner(replace(ten_minutes(curriculum), minutes=60))
+    learner.start(0)
+    for minute in (10, 20, 30):
+        learner.look(0, minute)
+    learner.run(0, minute=240)
+    (one,) = learner.at(1).rounds
+    assert (one.runs, one.looks, one.minutes, one.rating.name) == (1, 3, 90, "Good")
+    for _ in range(10):
+        learner.look(0, 31)
+    assert ratings(learner.at(1)) == ["Good"]  # not Hard, however many
 
 
 def test_a_round_left_for_a_new_one_was_given_up(learner):
@@ -228,6 +266,94 @@ def test_a_start_without_a_run_is_no_round(learner):
     assert learner.at(1).open
 
 
+def test_seeing_the_solution_and_starting_again_gives_the_round_up(learner):
+    learner.solve(0, 3)
+    learner.start(14)
+    learner.peek(14, 5)
+    assert learner.at(14).open.solution_seen
+    learner.solve(15)
+    found = learner.at(15)
+    assert ratings(found) == ["Good", "Good", "Again", "Good"]
+    assert found.rounds[2].ended_at == DAY_0 + timedelta(days=14, minutes=5)
+    assert (len(found.clean_days), found.peeks) == (1, 1)
+
+
+def test_every_look_before_the_solve_is_counted_and_none_after_it(learner):
+    learner.peek(0)  # before the first start
+    assert (learner.at(0).peeks, learner.at(0).open) == (1, None)
+    learner.solve(1)
+    learner.peek(2)  # study
+    found = learner.at(2)
+    assert (found.peeks, ratings(found)) == (1, ["Good"])
+    learner.start(3)
+    learner.peek(3, 1)
+    learner.peek(3, 2)
+    assert learner.at(3).peeks == 2  # the round under way counts, and once
+
+
+def test_help_is_that_of_the_round_and_not_of_the_one_before(learner):
+    learner.solve(0, after=["hint_shown"])
+    learner.solve(3)
+    assert [one.hints for one in learner.at(3).rounds] == [1, 0]
+
+
+def test_without_a_start_all_help_so_far_is_that_of_the_first_round(learner):
+    learner.hint(-1)
+    learner.peek(-1, 1)
+    learner.run(0)
+    (one,) = learner.at(0).rounds
+    assert (one.hints, one.solution_seen, one.minutes) == (1, True, None)
+
+
+def test_what_an_attempt_knew_of_help_elsewhere_is_not_asked(learner):
+    learner.solve(0)
+    learner.attempts[0] = learner.attempts[0]._replace(hints_seen=3, solution_seen=True)
+    assert learner.at(0).rounds[0].clean
+
+
+def test_on_two_devices_both_legs_must_pass(learner):
+    learner.start(0)
+    learner.run(0, minute=3)
+    learner.run(0, "failed", minute=3, second=9, device="cuda")
+    half = learner.at(0)
+    assert (half.level, half.runs, half.open.runs) == (Level.CORRECT, 1, 1)
+    assert half.rounds == ()
+    learner.run(0, minute=5)
+    learner.run(0, minute=5, second=9, device="cuda")
+    found = learner.at(0)
+    assert (found.level, found.runs, ratings(found)) == (Level.FAST, 2, ["Good"])
+    assert found.rounds[0].ended_at == DAY_0 + timedelta(minutes=5, seconds=9)
+
+
+def test_on_another_device_later_is_another_run(learner):
+    learner.start(0)
+    learner.run(0, minute=4)
+    learner.run(0, "failed", minute=5, device="cuda")
+    assert (learner.at(0).level, learner.at(0).runs) == (Level.FAST, 2)
+    learner.run(0, "failed", minute=5, second=5, device="cuda")  # the same device: a run again
+    assert learner.at(0).runs == 3
+
+
+@pytest.mark.parametrize("earlier", [0, 10, -10])
+def test_a_day_is_a_day_some_minutes_earlier_or_later(learner, earlier):
+    for day in range(3):
+        learner.start(day, -earlier * day)
+        learner.run(day, minute=4 - earlier * day)
+    found = learner.at(3)
+    assert ratings(found) == ["Easy"] * 3
+    assert found.stability_days == pytest.approx(27, abs=0.5)
+    assert found.level == Level.MASTERED
+
+
+def test_what_is_due_is_due_all_day(learner):
+    learner.solve(0)  # good: due after two days
+    due = datetime(2026, 1, 3, tzinfo=UTC)
+    assert learner.at(0).due == due
+    assert learner.at(2).is_due(due)
+    assert not learner.at(2).is_due(due - timedelta(seconds=1))
+    assert learner.at(2).recall == pytest.approx(0.9, abs=0.02)
+
+
 def test_reviews_know_when_they_were_due(learner):
     learner.solve(0)
     due = learner.at(0).due
@@ -239,10 +365,9 @@ def test_reviews_know_when_they_were_due(learner):
 
 def test_the_harder_it_was_the_sooner_it_is_due(curriculum):
     kata, found = ten_minutes(curriculum), []
-    for minute, how in ((4, {}), (10, {}), (10, {"hints": 1}), (10, {"peeked": True})):
+    for minute, after in ((4, []), (10, []), (10, ["hint_shown"]), (10, ["solution_seen"])):
         learner = Learner(kata)
-        learner.start(0)
-        learner.run(0, minute=minute, **how)
+        learner.solve(0, minute=minute, after=after)
         found.append(learner.at(1).stability_days)
     assert found == sorted(found, reverse=True)
     assert len(set(found)) == 4

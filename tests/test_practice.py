@@ -69,6 +69,10 @@ def lived(home, days_ago, code_hash="ab" * 32):
     progress.finish(attempt, "passed", "", checks=(), measurements=(), versions={}, duration_s=1.0)
 
 
+def notes_of(home, kind):
+    return [note.detail for note in Progress(home).notes() if note.kind == kind]
+
+
 def in_days(days):
     return (datetime.now(UTC) + timedelta(days=days)).isoformat()
 
@@ -91,6 +95,61 @@ def test_from_next_over_start_to_the_way_on(kata_command, committed):
     then = kata_command("next").stdout
     assert "begun and not solved yet (no run yet)" in then
     assert then.splitlines()[-1] == "next: make kata name=doubled"
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_next_names_one_or_more(kata_command, count):
+    done = kata_command("next", "-n", count)
+    assert done.returncode == 2
+    assert f"{count} is not in the range x>=1" in done.stderr
+
+
+def test_a_copy_from_before_the_round_is_the_solution_seen(kata_command, committed, tmp_path):
+    lived(tmp_path / "home", 9)
+    solve(committed)
+    begun = kata_command("start", "doubled").stdout
+    (kept,) = [line.split()[-1] for line in begun.splitlines() if "stash apply" in line]
+    done = kata_command("stash", "apply", "doubled", kept)
+    assert "it counts as having seen the solution" in done.stderr
+    assert notes_of(tmp_path / "home", "solution_seen") == ["stash"]
+    assert kata_command("run", "doubled").returncode == 0
+    (kata,) = json.loads(kata_command("scorecard", "--format", "json").stdout)["katas"]
+    assert (kata["rounds"], kata["clean_days"], kata["peeks"]) == (2, 0, 1)
+
+    shown = kata_command("stash", "show", kept)  # the round is solved: study
+    assert (shown.stdout, shown.stderr) == (DOUBLING, "")
+    kata_command("start", "doubled")
+    shown = kata_command("stash", "show", kept)
+    assert shown.stdout == DOUBLING
+    assert "it counts as having seen the solution" in shown.stderr
+    assert len(notes_of(tmp_path / "home", "solution_seen")) == 2
+
+
+def test_a_copy_of_this_round_or_of_the_stub_gives_nothing_away(kata_command, committed, tmp_path):
+    stub = (committed / STUB).read_bytes()
+    workspace = Workspace(tmp_path / "home")
+    blank = workspace.keep("doubled", committed / STUB, "stub")
+    kata_command("start", "doubled")
+    solve(committed, "# of this round\n")
+    mine = workspace.keep("doubled", committed / STUB, "before reset")
+    assert kata_command("stash", "apply", "doubled", blank[:12]).stderr == ""
+    assert (committed / STUB).read_bytes() == stub
+    assert kata_command("stash", "show", mine[:12]).stdout == "# of this round\n"
+    assert notes_of(tmp_path / "home", "solution_seen") == []
+
+
+def test_starting_over_an_open_round_says_that_it_is_given_up(kata_command, committed, tmp_path):
+    assert "given up" not in kata_command("start", "doubled").stdout
+    assert "given up" not in kata_command("start", "doubled").stdout  # nothing was tried
+    Progress(tmp_path / "home").note("solution_seen", "doubled", "diff")
+    again = kata_command("start", "doubled").stdout
+    assert again.startswith("The round begun ")
+    assert " UTC is given up: no run yet, solution seen, not solved.\n" in again
+    solve(committed, "# nothing\n")
+    assert kata_command("run", "doubled").returncode == 1
+    assert " is given up: 1 run, not solved.\n" in kata_command("start", "doubled").stdout
+    (kata,) = json.loads(kata_command("scorecard", "--format", "json").stdout)["katas"]
+    assert (kata["rounds"], kata["peeks"]) == (2, 1)
 
 
 def test_start_without_git_says_the_way_out(kata_command):
@@ -196,10 +255,17 @@ def test_explaining_too_early_is_remembered(mini, tmp_path, monkeypatch):
     assert Progress(tmp_path / "home").solution_seen("doubled")
 
 
-def test_predict_shows_guess_beside_truth(kata_command, mini):
+GUESS = ("--intensity", "0.125", "--bound", "memory", "--time", "2.4")
+
+
+def with_roofline(mini):
     for name, more in (("kata.toml", ROOFLINE), ("oracle.py", COST)):
         path = mini / "katas/week01/doubled" / name
         path.write_text(path.read_text() + more)
+
+
+def test_predict_shows_guess_beside_truth(kata_command, mini):
+    with_roofline(mini)
     # 8 MB at 3.35 TB/s
     done = kata_command(
         "predict", "doubled", "--intensity", "0.13", "--bound", "compute", "--time", "2.4"
@@ -208,7 +274,55 @@ def test_predict_shows_guess_beside_truth(kata_command, mini):
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["✓", "FLOP", "per", "byte", "you", "0.13", "it", "is", "0.125"] in lines
     assert ["✗", "bound", "by", "you", "compute", "it", "is", "memory"] in lines
-    assert done.stdout.endswith("2 of 3\n")
+    assert "2 of 3, held against the roofline\n" in done.stdout
+    assert done.stdout.endswith(
+        "your last prediction: time within a factor of 1 (median), intensity right in 1, "
+        "bound in 0\n"
+    )
+
+
+def test_a_prediction_after_the_timing_is_kept_as_such(mini, tmp_path, monkeypatch):
+    with_roofline(mini)
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.cli.house.House.measured_share", lambda *_: 0.5)
+    done = CliRunner().invoke(main, ["--root", str(mini), "predict", "doubled", *GUESS])
+    assert done.exit_code == 0, done.output
+    assert done.output.endswith(
+        "3 of 3, held against the roofline; it was timed before, so this is kept as made "
+        "afterwards\n"
+    )
+    (note,) = notes_of(tmp_path / "home", "predicted")
+    assert json.loads(note)["measured"] == pytest.approx(2 * 8e6 / 3.35e12)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--intensity", "nan", "a finite number from 0 on, found 'nan'"),
+        ("--intensity", "-1", "a finite number from 0 on, found '-1'"),
+        ("--intensity", "inf", "a finite number from 0 on, found 'inf'"),
+        ("--time", "0", "a finite number above 0, found '0'"),
+        ("--time", "-5", "a finite number above 0, found '-5'"),
+        ("--time", "soon", "a finite number above 0, found 'soon'"),
+    ],
+)
+def test_what_cannot_be_a_prediction_is_refused(
+    mini, tmp_path, monkeypatch, option, value, expected
+):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    done = CliRunner().invoke(main, ["--root", str(mini), "predict", "doubled", option, value])
+    assert done.exit_code == 2
+    assert expected in done.output
+
+
+def test_a_copy_has_no_flop_and_may_be_predicted_so(mini, tmp_path, monkeypatch):
+    with_roofline(mini)
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    asked = ["--root", str(mini), "predict", "doubled"]
+    done = CliRunner().invoke(main, asked, input="0\nmemory\nnan\n2.4\n")
+    assert done.exit_code == 0, done.output
+    assert "Error: expected a finite number above 0, found 'nan'." in done.output  # and again
+    assert "2 of 3" in done.output
 
 
 def test_predict_without_a_roofline_is_refused(kata_command):
@@ -224,7 +338,7 @@ def test_placement_is_earned(kata_command, tmp_path):
     lived(tmp_path / "home", 0)
     after = kata_command("placement", "--week", "1")
     assert after.returncode == 0
-    assert "Week 1 is placed" in after.stdout
+    assert after.stdout.endswith("Week 1 is placed: there is nothing else in it.\n")
     assert "found '9'" in kata_command("placement", "--week", "9").stderr
 
 
@@ -239,7 +353,7 @@ def test_a_claim_holds_until_it_is_forged(kata_command, mini, tmp_path):
     kata_command("scorecard", "--format", "json", "-o", str(card))
     held = kata_command("verify", str(card))
     assert held.returncode == 0, held.stdout
-    assert "✓ doubled: held: 7 checks passed" in held.stdout
+    assert held.stdout.startswith("✓ doubled: held: ")
 
     claims = json.loads(card.read_text())
     claims["katas"][0]["evidence"]["code_hash"] = "0" * 64
@@ -254,6 +368,15 @@ def test_a_claim_holds_until_it_is_forged(kata_command, mini, tmp_path):
 
 
 def test_one_look_ends_with_1_unless_all_is_green(mini, tmp_path, monkeypatch):
+    done, asked = red_look(mini, tmp_path, monkeypatch)
+    assert done.exit_code == 1
+    assert "✗ edges: test_edge: expected 1, found 2" in done.output
+    assert asked == [("doubled", ["--staged", "-x"])]
+    assert Progress(tmp_path / "home").attempts() == []  # a look is not an attempt
+
+
+def red_look(mini, tmp_path, monkeypatch):
+    """One look that finds an edge red; what it asked the judge."""
     asked = []
 
     def red(kata, **options):
@@ -265,11 +388,44 @@ def test_one_look_ends_with_1_unless_all_is_green(mini, tmp_path, monkeypatch):
 
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("harness.cli.watching.run_kata", red)
-    done = CliRunner().invoke(main, ["--root", str(mini), "watch", "doubled", "--once"])
+    return CliRunner().invoke(main, ["--root", str(mini), "watch", "doubled", "--once"]), asked
+
+
+def test_a_red_look_is_noted_once_for_each_text(committed, tmp_path, monkeypatch):
+    def looks():
+        red_look(committed, tmp_path, monkeypatch)
+        return len(notes_of(tmp_path / "home", "looked"))
+
+    assert looks() == 0  # the blank stub is nobody's work
+    solve(committed, "# half an idea\n")
+    assert [looks(), looks()] == [1, 1]
+    solve(committed, "# another\n")
+    assert looks() == 2
+
+
+def test_a_file_that_is_gone_is_named(mini, tmp_path, monkeypatch):
+    (mini / STUB).unlink()
+    done, asked = red_look(mini, tmp_path, monkeypatch)
     assert done.exit_code == 1
-    assert "✗ edges and properties: test_edge: expected 1, found 2" in done.output
-    assert asked == [("doubled", ["--staged", "-x"])]
-    assert Progress(tmp_path / "home").attempts() == []  # a look is not an attempt
+    assert f"✗ {STUB}: expected your file, found none. `kata reset doubled` puts" in done.output
+    assert asked == []
+
+
+# ---- pictures that give the answer away ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("impl", "noted"),
+    [("yours", []), ("solution", ["trace"]), ("wrong:copies", ["trace"])],
+)
+def test_tracing_the_reference_shows_its_lines(mini, tmp_path, monkeypatch, impl, noted):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.pictures.trace.check_case", lambda *_: None)
+    monkeypatch.setattr("harness.pictures.trace.recorded", lambda *_: None)
+    monkeypatch.setattr("harness.cli.pictures._trace_words", lambda *_: None)
+    done = CliRunner().invoke(main, ["--root", str(mini), "trace", "doubled", "--impl", impl])
+    assert done.exit_code == 0, done.output
+    assert notes_of(tmp_path / "home", "solution_seen") == noted
 
 
 class Terminal:
@@ -299,7 +455,7 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         cwd=mini, env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
     )  # fmt: skip
     try:
-        terminal.wait_for("✗ cases: test_matches_reference")
+        terminal.wait_for("✗ tiny case: test_matches_reference")
         terminal.wait_for("q quit")
         terminal.type("hl")  # two at once: neither is lost
         terminal.wait_for("Hint 1 of 3: Add it to itself.")
@@ -307,7 +463,8 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.type("sn")
         terminal.wait_for("It counts as having seen it: y or n")
         solve(mini)
-        terminal.wait_for(": doubled (yours, cpu): 7 checks passed")  # "passed" is in colour
+        terminal.wait_for("✓ edges")
+        terminal.wait_for(" checks passed")
         terminal.wait_for("q quit")
         terminal.type("q")
         assert terminal.process.wait(timeout=30) == 0

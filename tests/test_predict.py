@@ -1,6 +1,7 @@
 """An estimate held against the roofline, with hand-computed numbers."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from harness.errors import HarnessError, UsageProblem
 from harness.hardware import Cost, find_profile
 from harness.kata import load_kata
-from harness.predict import Prediction, Sheet, score, worksheet
+from harness.predict import Prediction, Sheet, score, track_record, worksheet
+from harness.progress import Note
 
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 
@@ -62,7 +64,7 @@ def test_much_arithmetic_is_bound_by_compute(h100):
         (0.125, "compute", 2e-3, 2),
         (0.125, "memory", 4.1e-3, 2),  # past twice
         (8.0, "compute", 2.0, 0),  # bytes per FLOP, milliseconds for seconds
-        (0.0, "memory", 0.0, 1),
+        (0.0, "memory", 1e-9, 1),
     ],
 )
 def test_near_is_right(streaming, intensity, bound, seconds, points):
@@ -73,7 +75,36 @@ def test_near_is_right(streaming, intensity, bound, seconds, points):
 def test_what_was_measured_stands_beside_it(streaming):
     guess = Prediction(intensity=1.0, bound="memory", seconds=1.0)
     assert score(guess, streaming).measured is None
+    assert not score(guess, streaming).after
     assert score(guess, streaming, share=0.8).measured == pytest.approx(2.5e-3)
+    assert score(guess, streaming, share=0.8).after
+
+
+def predicted(found, **changes):
+    detail = json.dumps({**asdict(found), **changes})
+    return Note(id="", at="2026-01-01T00:00:00.000000+00:00", kind="predicted", kata="k",
+                detail=detail)  # fmt: skip
+
+
+def test_the_track_record_is_of_what_was_predicted_before_it_was_timed(streaming):
+    right = Prediction(intensity=0.125, bound="memory", seconds=2e-3)
+    slow = Prediction(intensity=8.0, bound="memory", seconds=6e-3)
+    fast = Prediction(intensity=0.125, bound="compute", seconds=1e-3)
+    notes = [predicted(score(one, streaming)) for one in (right, slow, fast)]
+    notes.append(predicted(score(slow, streaming, share=0.8)))
+    found = track_record(notes)
+    assert (found.count, found.intensity_right, found.bound_right) == (3, 2, 2)
+    assert found.time_factor == pytest.approx(2)  # of 1, 3 and 2
+    assert track_record([predicted(score(slow, streaming))] * 9 + notes[:1]).count == 10
+    assert track_record(notes[:1] + [predicted(score(slow, streaming))] * 10).intensity_right == 0
+
+
+def test_notes_that_foretell_nothing_are_passed_over(streaming):
+    found = score(Prediction(intensity=1.0, bound="memory", seconds=1.0), streaming)
+    never = {"intensity": 1.0, "bound": "memory", "seconds": float("nan")}
+    notes = [predicted(found, guess=never), predicted(found, more=1)]
+    notes.append(replace(notes[0], kind="started", detail=""))
+    assert track_record(notes) is None
 
 
 def test_a_kata_without_a_roofline_is_refused(mini, h100):

@@ -1,6 +1,7 @@
 """A scorecard held to its word."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,8 +30,8 @@ class Bench:
         self.kata.file.write_text(source)
         return self.workspace.keep("doubled", self.kata.file, "passed")
 
-    def judge(self, kata, *, impl, device, seed):
-        self.asked.append((kata.name, device, seed))
+    def judge(self, kata, *, impl, device, seed, extra):
+        self.asked.append((kata.name, device, seed, *extra))
         status = "passed" if "right" in Path(impl).read_text() else "failed"
         return SimpleNamespace(status=status, reason="4 of 7 failed")
 
@@ -45,8 +46,8 @@ class Bench:
         return found.verdict, found.why
 
 
-def claim(code_hash="ab" * 32, kata="doubled", device="cpu", seed=7):
-    return Claim(kata=kata, code_hash=code_hash, device=device, seed=seed)
+def claim(code_hash="ab" * 32, kata="doubled", device="cpu", seed=7, drawn=0):
+    return Claim(kata=kata, code_hash=code_hash, device=device, seed=seed, drawn=drawn)
 
 
 @pytest.fixture
@@ -54,11 +55,11 @@ def bench(curriculum, tmp_path):
     return Bench(curriculum, tmp_path / "home")
 
 
-def test_the_same_code_is_judged_on_the_same_seed(bench):
+def test_the_same_code_is_judged_on_the_same_inputs(bench):
     key = bench.keep("# right")
     bench.keep("# something newer")
-    assert bench.verdict(code_hash=key, seed=41)[0] == "held"
-    assert bench.asked == [("doubled", "cpu", 41)]
+    assert bench.verdict(code_hash=key, seed=41, drawn=3)[0] == "held"
+    assert bench.asked == [("doubled", "cpu", 41, "--vary=3")]
 
 
 def test_code_that_does_not_pass_breaks_its_claim(bench):
@@ -112,13 +113,13 @@ def written(path, card):
     return path
 
 
-EVIDENCE = {"code_hash": "cd" * 32, "device": "cpu", "seed": 3, "attempt": "x"}
+EVIDENCE = {"code_hash": "cd" * 32, "device": "cpu", "seed": 3, "drawn": 2, "attempt": "x"}
 
 
 def test_claims_are_what_has_evidence(tmp_path):
     katas = [{"name": "a", "evidence": EVIDENCE}, {"name": "b", "evidence": None}]
     path = written(tmp_path / "card.json", {"schema": 1, "katas": katas})
-    assert claims_of(path) == [claim(kata="a", code_hash="cd" * 32, seed=3)]
+    assert claims_of(path) == [claim(kata="a", code_hash="cd" * 32, seed=3, drawn=2)]
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,31 @@ def test_what_is_no_scorecard_is_refused_with_the_way_out(tmp_path, card):
 def test_another_schema_is_refused(tmp_path):
     with pytest.raises(UsageProblem, match="expected schema 1, found 2"):
         claims_of(written(tmp_path / "card.json", {"schema": 2, "katas": []}))
+
+
+@pytest.mark.parametrize("sample", ["-1", "0"])
+def test_a_sample_of_nothing_is_refused(kata_command, tmp_path, sample):
+    card = written(tmp_path / "card.json", {"schema": 1, "katas": []})
+    done = kata_command("verify", str(card), "--sample", sample)
+    assert done.returncode == 2
+    assert "Invalid value for '--sample'" in done.stderr
+
+
+def test_what_was_solved_again_is_judged_on_its_drawn_cases_too(kata_command, mini, tmp_path):
+    folder = mini / "katas/week01/doubled"
+    with (folder / "kata.toml").open("a") as stream:
+        stream.write("\n[vary]\nn = [1, 5, 9, 1000]\n")
+    reference = mini / "solutions/week01/doubled.py"
+    (folder / "doubled.py").write_text("# mine\n" + reference.read_text())
+    first, again = (_passed(kata_command("run", "doubled").stdout) for _ in range(2))
+    assert again == first + 3
+    card = tmp_path / "card.json"
+    kata_command("scorecard", "--format", "json", "-o", str(card))
+    verified = kata_command("verify", str(card)).stdout
+    assert verified.startswith("✓ doubled: held: ")
+    assert _passed(verified) == again
+
+
+def _passed(shown):
+    """How many checks a run says that it passed."""
+    return int(re.search(r"(\d+) checks passed", shown)[1])

@@ -26,6 +26,7 @@ def class_() -> None:
 @click.pass_obj
 def report(house: House, folder: Path, html: Path | None) -> None:
     """Many learners' exports (NAME.jsonl) as one table."""
+    from rich.markup import escape
     from rich.table import Table
 
     from harness.classroom import read_class
@@ -36,7 +37,7 @@ def report(house: House, folder: Path, html: Path | None) -> None:
         table.add_column(heading, justify="left" if heading == "learner" else "right")
     for one in pupils:
         counts = (one.runs, one.solved, one.mastered, one.hints, one.peeks)
-        table.add_row(one.name, *map(str, counts), one.last)
+        table.add_row(escape(one.name), *map(str, counts), one.last)
     console().print(table)
     if html is not None:
         from harness.scorecard.html import class_as_html

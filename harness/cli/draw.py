@@ -195,18 +195,19 @@ def attempts(found: Sequence["Attempt"]) -> None:
 
 def swapped(kata: Kata, shown: str, result: "SwapResult") -> None:
     """What `kata swap` did."""
-    click.echo(f"{shown} now holds the reference solution. {_kept(result)}")
+    click.echo(f"{shown} now holds the reference solution. {kept(result)}")
     click.echo(f"kata restore {kata.name} brings your file back.")
 
 
 def restored(kata: Kata, shown: str, result: "RestoreResult") -> None:
     """What `kata restore` did."""
-    click.echo(f"{shown} is back as it was before the swap. {_kept(result)}".rstrip())
+    click.echo(f"{shown} is back as it was before the swap. {kept(result)}".rstrip())
 
 
-def _kept(result: object) -> str:
-    kept = getattr(result, "kept", None)
-    return f"What was there is kept as {kept[:12]} (kata stash list)." if kept else ""
+def kept(result: object) -> str:
+    """Where what was there is kept, if anything was."""
+    copy = getattr(result, "kept", None)
+    return f"What was there is kept as {copy[:12]} (kata stash list)." if copy else ""
 
 
 def diff(lines: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Commands of a teacher: what to take up next, starting it from blank, and what came of it."""
 
 import json
+import math
 import sys
 from dataclasses import asdict
 
@@ -17,8 +18,41 @@ from harness.mastery import Level
 SHOWN = 3
 
 
+class Number(click.ParamType):  # type: ignore[type-arg]
+    """A finite number, above 0 or, where `zero` is one, from 0 on."""
+
+    name = "number"
+
+    def __init__(self, *, zero: bool) -> None:
+        self.zero = zero
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it; at a prompt it is asked for again."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
+            least = "from 0 on" if self.zero else "above 0"
+            self.fail(f"expected a finite number {least}, found {value!r}.", param, ctx)
+        return number
+
+
+INTENSITY = Number(zero=True)  # a copy has no FLOP
+TIME = Number(zero=False)
+
+
 @click.command("next")
-@click.option("-n", "--count", default=SHOWN, show_default=True, help="How many to name.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=SHOWN,
+    show_default=True,
+    help="How many to name.",
+)
 @click.pass_obj
 def next_kata(house: House, count: int) -> None:
     """What to take up now, and why."""
@@ -53,6 +87,8 @@ def start(house: House, kata: Kata) -> None:
     was_blank = kata.file.is_file() and kata.file.read_bytes() == stub
     kept = None if was_blank else house.workspace.reset(kata.name, kata.file, stub).kept
     house.progress.note("started", kata.name)
+    if standing.open is not None and standing.open.tried:
+        teach.given_up(standing.open)
     teach.started(kata, standing, house.shown(kata.file), kept)
 
 
@@ -61,11 +97,12 @@ def start(house: House, kata: Kata) -> None:
 @click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
-    """The reference, and why it is fast. Then the ladder: naive, yours and it, measured."""
-    from harness.ladder import climb
+    """The reference, and why it is fast. Then the ladder: naive, yours, it and the library."""
+    from harness.ladder import climb, timed_elsewhere
+    from harness.measured import load_results
 
     standing = house.standings()[kata.name]
-    solved = standing.level >= Level.FAST and not standing.open
+    solved = standing.level >= Level.FAST and standing.open is None
     if not solved and not anyway:
         raise UsageProblem(
             f"explain: expected {kata.name} to be solved in this round, found it "
@@ -77,13 +114,17 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
     with draw.waiting(f"climbing the ladder on {device}"):
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)
+    if device == "cpu":
+        results = load_results(house.root / "hardware_profiles" / "measured")
+        if line := timed_elsewhere(kata, results):
+            click.echo(line)
 
 
 @click.command()
 @click.argument("kata", type=KATA)
-@click.option("--intensity", type=float, help="FLOP per byte; asked for when not given.")
+@click.option("--intensity", type=INTENSITY, help="FLOP per byte; asked for when not given.")
 @click.option("--bound", type=click.Choice(["memory", "compute"]))
-@click.option("--time", "time_us", type=float, help="Microseconds at the speed of light.")
+@click.option("--time", "time_us", type=TIME, help="Microseconds at the speed of light.")
 @click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
 @click.pass_obj
 def predict(
@@ -94,20 +135,25 @@ def predict(
     time_us: float | None,
     profile: str | None,
 ) -> None:
-    """Estimate intensity, bound and time; see how near you were."""
-    from harness.predict import Prediction, score, worksheet
+    """
+    Estimate intensity, bound and time; see how near you were.
+
+    They are held against the roofline. What you measured, if you did, stands beside it.
+    """
+    from harness.predict import Prediction, score, track_record, worksheet
 
     sheet = worksheet(kata, house.prediction_profile(profile))
     teach.worksheet(kata, sheet)
     guess = Prediction(
-        intensity=click.prompt("FLOP per byte", type=float) if intensity is None else intensity,
+        intensity=click.prompt("FLOP per byte", type=INTENSITY) if intensity is None else intensity,
         bound=bound or click.prompt("bound by", type=click.Choice(["memory", "compute"])),
         seconds=1e-6
-        * (click.prompt("microseconds at best", type=float) if time_us is None else time_us),
+        * (click.prompt("microseconds at best", type=TIME) if time_us is None else time_us),
     )
     result = score(guess, sheet, house.measured_share(kata, sheet))
     house.progress.note("predicted", kata.name, json.dumps(asdict(result)))
     teach.prediction(result)
+    teach.track_record(track_record(house.progress.notes()))
 
 
 @click.command()

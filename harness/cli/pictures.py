@@ -7,6 +7,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
+from harness.cli.practise import is_reference
 from harness.judge.submission import submissions
 from harness.kata import Kata
 
@@ -114,6 +115,9 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     with draw.waiting(f"{kata.name} on the simulator"):
         found = recorded(submission, case)
     title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
+    if is_reference(kata, submission.path) or submission.label.startswith("wrong:"):
+        # its lines are printed; most wrong solutions are the reference but for one of them
+        house.progress.note("solution_seen", kata.name, "trace")
     _trace_words(found, title)
     if out is None:
         click.echo(f"next: kata trace {kata.name} --case {case} --impl {impl} -o trace.svg")

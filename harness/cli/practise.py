@@ -2,7 +2,10 @@
 
 import difflib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
 import click
 
@@ -10,12 +13,16 @@ from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
 from harness.environment import device_present, missing_extra
 from harness.errors import DeviceError, HarnessError, UsageProblem
-from harness.files import sha256
+from harness.files import hash_of, read_file, sha256
+from harness.hardware import find_profile
 from harness.judge.submission import submissions
 from harness.kata import Kata
+from harness.pristine import committed_stub
 from harness.processes import Interrupts
 from harness.runner import Outcome, run_kata
+from harness.workspace import StashEntry
 
+SEED = click.IntRange(0, 2**31 - 1)
 MORE_CASES = 3  # on a repeat, besides those that the kata lists
 EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
 
@@ -26,7 +33,7 @@ EDITED = "{file} was changed while it was judged, so that no verdict is about it
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="yours", show_default=True, help="yours, solution or a path.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--seed", type=int, help="Replay the inputs of an earlier run.")
+@click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--profile", help="Hardware profile to judge against.")
 @click.option("--brief", is_flag=True, help="Show the brief first.")
 @click.pass_obj
@@ -43,16 +50,25 @@ def run(
 ) -> None:
     """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
     chosen = choose(house, katas, weeks, everything)
+    if profile is not None:
+        find_profile(house.root / "hardware_profiles", profile)  # says so when there is none
     legs = ["cpu", "cuda"] if device == "auto" and device_present() else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
     passed = True
     for kata in chosen:
+        if len(chosen) > 1 and (missing := missing_extra(kata)):
+            click.echo(f"- {kata.name}: skipped: {missing}")
+            continue
         if brief:
             draw.brief(kata)
+        more = more_cases(house, kata, impl)
         for leg in legs:
-            outcome = judge(house, kata, impl, leg, seed, profile)
-            draw.outcome(kata, outcome, impl, house.shown(kata.file), gpu=device_present())
+            outcome = judge(house, kata, impl, leg, seed, profile, more)
+            name = kept_as(house, kata, impl)
+            draw.outcome(kata, outcome, name, house.shown(kata.file), gpu=device_present())
             passed = passed and outcome.status == "passed"
+        if impl == "yours" and house.workspace.is_swapped(kata.name, kata.file):
+            click.echo(f"The reference stands in place of your file: kata restore {kata.name}")
     sys.exit(0 if passed else 1)
 
 
@@ -70,11 +86,31 @@ def choose(
     return list(katas) or list(house.curriculum.katas.values())
 
 
+def more_cases(house: House, kata: Kata, impl: str) -> list[str]:
+    """Options of pytest that have a kata which was solved before judged on other cases, too."""
+    repeats = impl == "yours" and house.standings()[kata.name].solved_at
+    return [f"--vary={MORE_CASES}"] if repeats else []
+
+
+def kept_as(house: House, kata: Kata, impl: str) -> str:
+    """Whose an attempt is: the reference is nobody's own, under whatever name and edited or not."""
+    if impl == "yours" and house.workspace.is_swapped(kata.name, kata.file):
+        return "solution"
+    file = submissions(kata, impl, house.home / "cache")[0].path
+    return "solution" if is_reference(kata, file) else impl
+
+
 def judge(
-    house: House, kata: Kata, impl: str, device: str, seed: int | None, profile: str | None
+    house: House,
+    kata: Kata,
+    impl: str,
+    device: str,
+    seed: int | None,
+    profile: str | None,
+    more: Sequence[str],
 ) -> Outcome:
     """
-    Run one kata and keep the attempt, an interrupted one as aborted.
+    Run one kata and keep the attempt, an interrupted one as aborted; `more` are options of pytest.
 
     Raises:
         DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
@@ -85,16 +121,13 @@ def judge(
         raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
     file = submissions(kata, impl, house.home / "cache")[0].path
     code_hash = sha256(file)
-    # the reference under another name is still the reference
-    swapped = kata.solution.is_file() and sha256(kata.solution) == code_hash
     progress = house.progress
     progress.abort_orphans()
-    repeats = impl == "yours" and house.standings()[kata.name].solved_at
-    more = [f"--vary={MORE_CASES}"] if repeats else []
+    name = kept_as(house, kata, impl)
     with Interrupts() as interrupts:
         attempt = progress.start(
             kata.name,
-            "solution" if swapped else impl,
+            name,
             code_hash,
             seed=seed or 0,
             device=device,
@@ -122,7 +155,7 @@ def judge(
             seed=outcome.seed,
             profile=outcome.profile,
         )
-    if outcome.status == "passed" and impl == "yours":
+    if outcome.status == "passed" and name == "yours":
         house.workspace.keep(kata.name, file, "passed")
     if outcome.device_problem:
         raise DeviceError(
@@ -131,6 +164,11 @@ def judge(
             "restart) before the next kata."
         )
     return outcome
+
+
+def is_reference(kata: Kata, file: Path) -> bool:
+    """Whether `file` is the reference: under another name it still is."""
+    return kata.solution.is_file() and sha256(kata.solution) == sha256(file)
 
 
 @click.command()
@@ -157,9 +195,9 @@ def restore(house: House, kata: Kata) -> None:
 def reset(house: House, kata: Kata) -> None:
     """Start again from the blank stub; your file is kept."""
     stub = house.blank_stub(kata, "reset")
-    house.workspace.reset(kata.name, kata.file, stub)
+    result = house.workspace.reset(kata.name, kata.file, stub)
     house.progress.note("reset", kata.name)
-    click.echo(f"{house.shown(kata.file)} is the blank stub again; what was there is kept.")
+    click.echo(f"{house.shown(kata.file)} is the blank stub again. {draw.kept(result)}".rstrip())
 
 
 @click.command()
@@ -167,8 +205,10 @@ def reset(house: House, kata: Kata) -> None:
 @click.pass_obj
 def diff(house: House, kata: Kata) -> None:
     """Your file against the reference. It counts as having seen it."""
+    mine, reference = (
+        read_file(path).decode(errors="replace").splitlines() for path in (kata.file, kata.solution)
+    )
     house.progress.note("solution_seen", kata.name, "diff")
-    mine, reference = (path.read_text().splitlines() for path in (kata.file, kata.solution))
     lines = difflib.unified_diff(
         mine,
         reference,
@@ -198,6 +238,7 @@ def stash_list(house: House, kata: Kata | None) -> None:
 def stash_show(house: House, version: str) -> None:
     """Print one kept copy; VERSION is the start of its hash."""
     click.echo(house.workspace.read(version).decode(errors="replace"), nl=False)
+    _note_earlier_work(house, house.workspace.versions(), version)
 
 
 @stash.command("apply")
@@ -206,8 +247,28 @@ def stash_show(house: House, version: str) -> None:
 @click.pass_obj
 def stash_apply(house: House, kata: Kata, version: str) -> None:
     """Put a kept copy in place; what is there now is kept first."""
-    house.workspace.apply(kata.name, kata.file, version)
-    click.echo(f"{house.shown(kata.file)} is version {version} again.")
+    result = house.workspace.apply(kata.name, kata.file, version)
+    click.echo(f"{house.shown(kata.file)} is version {version} again. {draw.kept(result)}".rstrip())
+    _note_earlier_work(house, house.workspace.versions(kata.name), version)
+
+
+def _note_earlier_work(house: House, versions: list[StashEntry], version: str) -> None:
+    """Note a copy of `versions` from before the round under way as the solution seen; say so."""
+    first = {one.kata: one for one in reversed(versions) if one.sha256.startswith(version)}
+    known = house.standings()
+    for kata in (house.curriculum.katas[name] for name in first if name in known):
+        stub, under_way = committed_stub(kata), known[kata.name].open
+        if under_way is None or not under_way.started:
+            continue
+        kept = first[kata.name]
+        blank = stub is not None and kept.sha256 == hash_of(stub)
+        if datetime.fromisoformat(kept.time) < under_way.began_at and not blank:
+            house.progress.note("solution_seen", kata.name, "stash")
+            click.echo(
+                f"It was written before this round of {kata.name} began: it counts as having seen "
+                "the solution.",
+                err=True,
+            )
 
 
 COMMANDS = [run, swap, restore, reset, diff, stash]

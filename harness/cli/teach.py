@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.advice import runs_in
 from harness.cli.draw import console
 from harness.kata import Kata
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from harness.advice import Advice
     from harness.ladder import Rung
     from harness.mastery import Standing
-    from harness.predict import Score, Sheet
+    from harness.predict import Score, Sheet, TrackRecord
+    from harness.rounds import Round
 
 
 def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
@@ -48,12 +50,20 @@ def due(found: "Sequence[Standing]", now: datetime) -> None:
     click.echo(f"next: {begin}{found[0].kata}")
 
 
+def given_up(left: "Round") -> None:
+    """What a new start leaves behind."""
+    began = f"{left.began_at:%Y-%m-%d %H:%M}"
+    seen = ", solution seen" if left.solution_seen else ""
+    click.echo(f"The round begun {began} UTC is given up: {runs_in(left)}{seen}, not solved.")
+
+
 def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
     """What lies before the learner."""
     again = sum(one.solved for one in standing.rounds)
     click.echo(f"{shown} is the blank stub; the clock runs ({kata.minutes} minutes are usual).")
     if kept is not None:
         click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")
+        click.echo("(before this round is solved that counts as having seen the solution)")
     if again:
         times = "once" if again == 1 else f"{again} times"
         click.echo(f"You have solved it {times}.")
@@ -111,7 +121,7 @@ def worksheet(kata: Kata, sheet: "Sheet") -> None:
 
 
 def prediction(found: "Score") -> None:
-    """Guess beside truth, and the points."""
+    """Guess beside the roofline, the measurement under it, and the points."""
     rows = [
         ("FLOP per byte", found.guess.intensity, found.truth.intensity, found.intensity_right),
         ("bound by", found.guess.bound, found.truth.bound, found.bound_right),
@@ -122,7 +132,19 @@ def prediction(found: "Score") -> None:
         click.echo(f"{'✓' if right else '✗'} {name:14} you {shown[0]:>10}   it is {shown[1]:>10}")
     if found.measured is not None:
         click.echo(f"  measured       {found.measured * 1e6:,.4g} us, your best on this profile")
-    click.echo(f"{found.points} of 3")
+    late = "; it was timed before, so this is kept as made afterwards" if found.after else ""
+    click.echo(f"{found.points} of 3, held against the roofline{late}")
+
+
+def track_record(found: "TrackRecord | None") -> None:
+    """How the predictions so far went, in a line; nothing before the first."""
+    if found is None:
+        return
+    last = "last prediction" if found.count == 1 else f"last {found.count} predictions"
+    click.echo(
+        f"your {last}: time within a factor of {found.time_factor:.3g} (median), intensity right "
+        f"in {found.intensity_right}, bound in {found.bound_right}"
+    )
 
 
 def placement(week: int, chosen: Sequence[Kata], solved: set[str], rest: Sequence[str]) -> None:
@@ -132,8 +154,10 @@ def placement(week: int, chosen: Sequence[Kata], solved: set[str], rest: Sequenc
         click.echo(f"{mark} {kata.name}  {kata.minutes} min  covers {', '.join(kata.covers)}")
     if len(solved) == len(chosen):
         click.echo(
-            f"Week {week} is placed: {', '.join(rest) or 'nothing else'} will not be suggested as "
-            "new. They count as owned once you solve them."
+            f"Week {week} is placed: {', '.join(rest)} will not be suggested as new. They count as "
+            "owned once you solve them."
+            if rest
+            else f"Week {week} is placed: there is nothing else in it."
         )
         return
     left = next(kata for kata in chosen if kata.name not in solved)

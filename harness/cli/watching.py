@@ -5,21 +5,25 @@ import select
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.cli.practise import judge
+from harness.cli.practise import judge, kept_as, more_cases
 from harness.environment import device_present
+from harness.files import hash_of, sha256
 from harness.kata import Kata
+from harness.mastery import COUNTED
+from harness.pristine import committed_stub
 from harness.runner import Outcome, run_kata
-from harness.stages import Stage, stage_of
+from harness.stages import Stage, properties_in, stage_of
 
 KEYS = "h hint · l list · s solution · q quit"
 POLL_MS = 200
+COMPARED = {Stage.TINY, Stage.CASES}  # a test of these that passed has seen the shapes, too
 Key = Callable[[float | None], str]
 
 
@@ -54,31 +58,63 @@ def watch(house: House, kata: Kata, once: bool) -> None:
 def _look(house: House, kata: Kata, device: str) -> bool:
     """One look, and a verdict that is kept when there is nothing red."""
     click.clear()
+    if not kata.file.is_file():
+        click.echo(
+            f"✗ {house.shown(kata.file)}: expected your file, found none. "
+            f"`kata reset {kata.name}` puts the blank stub there."
+        )
+        return False
+    code_hash = sha256(kata.file)
     with draw.waiting(f"{kata.name} on {device}"):
         seen = run_kata(kata, impl="yours", device=device, extra=["--staged", "-x"])
-    for line in stage_lines(seen):
+    tests = kata.folder / f"test_{kata.name}.py"
+    for line in stage_lines(seen, properties_in(tests.read_text(encoding="utf-8"))):
         click.echo(line)
     if seen.status != "passed":
+        if seen.status in COUNTED:
+            _note_red(house, kata, code_hash)
         return False
-    outcome = judge(house, kata, "yours", device, None, None)
-    draw.outcome(kata, outcome, "yours", house.shown(kata.file), gpu=device_present())
+    more = more_cases(house, kata, "yours")
+    outcome = judge(house, kata, "yours", device, None, None, more)
+    draw.outcome(
+        kata, outcome, kept_as(house, kata, "yours"), house.shown(kata.file), gpu=device_present()
+    )
     return outcome.status == "passed"
 
 
-def stage_lines(seen: Outcome) -> Iterator[str]:
-    """A line for each stage up to the first red one, then what was red."""
+def _note_red(house: House, kata: Kata, code_hash: str) -> None:
+    """Note a red look once for each text of the file that somebody wrote."""
+    stub = committed_stub(kata)
+    if stub is not None and code_hash == hash_of(stub):
+        return
+    looks = [note.detail for note in house.progress.notes(kata.name) if note.kind == "looked"]
+    if looks[-1:] != [code_hash]:
+        house.progress.note("looked", kata.name, code_hash)
+
+
+def stage_lines(seen: Outcome, properties: Collection[str] = ()) -> Iterator[str]:
+    """A line for each stage up to the first red one; `properties` are tests by hypothesis."""
     red = next((check for check in seen.checks if check.outcome == "failed"), None)
     if not seen.checks or (red is not None and " does not import: " in red.message):
         yield f"✗ import: {red.message if red else seen.reason}"
         return
     yield "✓ import"
+    stages = {
+        check.name: stage_of(check.name, said=check.message, properties=properties)
+        for check in seen.checks
+    }
+    compared = any(
+        check.outcome == "passed" and stages[check.name] in COMPARED for check in seen.checks
+    )
     for stage in Stage:
-        here = [check for check in seen.checks if stage_of(check.name) == stage]
+        here = [check for check in seen.checks if stages[check.name] == stage]
         if red is not None and red in here:
             yield f"✗ {stage.value}: {red.name}: {red.message}"
             return
         if here:
             yield f"✓ {stage.value} ({len(here)})"
+        elif stage == Stage.SHAPES and compared:
+            yield f"✓ {stage.value}"
     if seen.status != "passed":
         yield f"✗ {seen.reason}"
 

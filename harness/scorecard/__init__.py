@@ -5,27 +5,35 @@ Everything in it is derived from the curriculum and the learner's history at one
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from harness.catalog import Curriculum
 from harness.coverage import coverage_of
-from harness.mastery import Level, Standing, item_standings, standings, timed_on
+from harness.kata import Kata
+from harness.mastery import Level, Review, Standing, item_standings, standings, timed_on
 from harness.progress import Attempt, Best, Outline, Progress
 
 OPEN_SHARE = 0.5  # of a topic's katas that are fast before the topics that need it are open
 ON_TIME = timedelta(days=2)  # a review counts as kept when it comes no later than this
+EACH_CASE = "test_matches_reference["  # how the checks are called of which every case has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The newest attempt that passed: enough to judge the same code on the same inputs again."""
+    """
+    The newest attempt that passed: enough to judge the same code on the same inputs again.
+
+    Attributes:
+        drawn: Cases that it met besides those of kata.toml, as somebody who solves it again does.
+    """
 
     attempt: str
     code_hash: str
     finished_at: str
     seed: int
+    drawn: int
     device: str
     profile: str
     versions: Mapping[str, str]
@@ -59,6 +67,11 @@ class KataLine:
     due: datetime | None
     solved_at: datetime | None
     evidence: Evidence | None
+
+    @property
+    def touched(self) -> bool:
+        """Whether it was run, or help with it was asked for."""
+        return bool(self.runs or self.hints or self.peeks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +137,7 @@ class Scorecard:
     Everything that is drawn.
 
     Attributes:
-        kept: Reviews in a row, up to the newest, that came in time.
+        kept: Reviews in a row, up to the newest, that were solved in time.
         due: Names of katas to write again, the most forgotten first.
         best: Best share of the speed of light, or ratio, by kata, profile and threshold.
     """
@@ -240,20 +253,28 @@ def _kata_line(curriculum: Curriculum, name: str, one: Standing, proof: Attempt 
         recall=None if one.recall is None else round(one.recall, 3),
         due=one.due,
         solved_at=one.solved_at,
-        evidence=None if proof is None else _evidence(proof),
+        evidence=None if proof is None else _evidence(kata, proof),
     )
 
 
-def _evidence(proof: Attempt) -> Evidence:
+def _evidence(kata: Kata, proof: Attempt) -> Evidence:
     return Evidence(
         attempt=proof.id,
         code_hash=proof.code_hash,
         finished_at=proof.finished_at or proof.started_at,
         seed=proof.seed,
+        drawn=_drawn(kata, proof),
         device=proof.device,
         profile=proof.profile,
         versions=proof.versions,
     )
+
+
+def _drawn(kata: Kata, proof: Attempt) -> int:
+    """How many cases an attempt met that are not listed: each case met is a check of its own."""
+    met = sum(check.name.startswith(EACH_CASE) for check in proof.checks)
+    listed = [case for case in kata.cases if case.get("only", proof.device) == proof.device]
+    return max(0, met - len(listed))
 
 
 def _group(
@@ -289,8 +310,11 @@ def _topics(curriculum: Curriculum, katas: Iterable[KataLine]) -> tuple[TopicLin
         key: sum(level >= Level.FAST for level in found) / len(found) if found else 0.0
         for key, found in mine.items()
     }
-    # a topic without katas stands in nobody's way
-    ready = {key for key, found in mine.items() if not found or share[key] >= OPEN_SHARE}
+    ready = {key for key, found in mine.items() if found and share[key] >= OPEN_SHARE}
+    # a topic without katas stands in nobody's way, but what lies before it does
+    empty = {topic.id: topic.needs for topic in curriculum.topics if not mine[topic.id]}
+    while more := {key for key, needs in empty.items() if ready.issuperset(needs)} - ready:
+        ready |= more
     return tuple(
         TopicLine(
             id=topic.id,
@@ -318,16 +342,29 @@ def _days(outlines: Iterable[Outline]) -> tuple[Day, ...]:
     )
 
 
-def _kept(known: Iterable[Standing], now: datetime) -> int:
-    """Reviews in a row that came in time, back from now; an overdue one breaks the row."""
-    reviews = sorted(
-        (review for one in known for review in one.reviews), key=lambda review: review.done_at
-    )
+def _kept(known: Collection[Standing], now: datetime) -> int:
+    """Reviews in a row that were solved in time, back from now; one that is late breaks the row."""
     if any(one.is_due(now - ON_TIME) for one in known):
         return 0
+    done = sorted(
+        (found for one in known for found in _reviews_of(one)), key=lambda found: found[0].done_at
+    )
     kept = 0
-    for review in reversed(reviews):
+    for review, solved in reversed(done):
         if review.done_at > review.due_at + ON_TIME:
             break
-        kept += 1
+        kept += solved
     return kept
+
+
+def _reviews_of(one: Standing) -> Iterator[tuple[Review, bool]]:
+    """
+    The reviews of a kata, each with whether it was solved.
+
+    A round before its day is practice and no review. After each the kata is due another day, so
+    that there is at most one a day.
+    """
+    first = next((n for n, found in enumerate(one.rounds) if found.solved), len(one.rounds))
+    for found, review in zip(one.rounds[first + 1 :], one.reviews, strict=True):
+        if found.began_at.date() >= review.due_at.date():
+            yield review, found.solved

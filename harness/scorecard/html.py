@@ -61,7 +61,7 @@ def read_picture(file: Path) -> Picture:
 
 def as_html(card: Scorecard, pictures: Sequence[Picture] = ()) -> str:
     """The whole page, with `pictures` in it; it loads nothing and runs no script."""
-    tried = [kata for kata in card.katas if kata.runs]
+    tried = [kata for kata in card.katas if kata.touched]
     by_name = {kata.name: kata for kata in card.katas}
     items: dict[int, list[ItemLine]] = defaultdict(list)
     for item in card.items:

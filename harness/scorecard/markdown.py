@@ -28,7 +28,7 @@ def _lines(card: Scorecard) -> Iterator[str]:
         full = round(BAR * part.owned / part.size) if part.size else 0
         bar = "█" * full + "░" * (BAR - full)
         yield f"| {part.number}. {part.title} | {part.owned}/{part.size} | {bar} |"
-    tried = [kata for kata in card.katas if kata.runs]
+    tried = [kata for kata in card.katas if kata.touched]
     if not tried:
         return
     yield ""

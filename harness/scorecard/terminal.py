@@ -1,10 +1,12 @@
 """The scorecard in a terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from harness.mastery import Level
-from harness.scorecard import Group, Scorecard
+from harness.scorecard import Group, KataLine, Scorecard
 
 BAR = 20  # characters of a full bar
 COLOURS = {
@@ -17,7 +19,7 @@ COLOURS = {
 
 
 def print_scorecard(card: Scorecard) -> None:
-    """One line a week that has katas, then what is due and what was tried."""
+    """One line a week that has katas, one a kata that was tried, then the sums and what is due."""
     table = Table(box=None, pad_edge=False)
     for heading in ("week", "", "katas", "concepts", "owned"):
         table.add_column(heading, justify="right" if heading in ("week", "katas") else "left")
@@ -29,9 +31,10 @@ def print_scorecard(card: Scorecard) -> None:
     out = Console(highlight=False)
     out.print(table)
     out.print("  ".join(f"[{colour}]█[/] {level}" for level, colour in COLOURS.items()))
-    for kata in card.katas:
-        if kata.runs:
-            out.print(f"  {kata.name}: {kata.level}, {kata.runs} run(s), {kata.rounds} round(s)")
+    if touched := [kata for kata in card.katas if kata.touched]:
+        out.print(_kata_table(touched))
+    hints, peeks = sum(kata.hints for kata in touched), sum(kata.peeks for kata in touched)
+    out.print(f"Hints shown: {hints}. Rounds with the solution seen: {peeks}.")
     solved = sum(kata.level >= Level.FAST for kata in card.katas)
     levels, size = card.whole.items, card.whole.size
     out.print(f"{solved} of {len(card.katas)} katas solved, {card.kept} reviews kept in a row.")
@@ -43,6 +46,26 @@ def print_scorecard(card: Scorecard) -> None:
     if card.due:
         out.print(f"due: {', '.join(card.due)}")
     out.print(f"next: kata {f'start {card.due[0]}' if card.due else 'next'}")
+
+
+def _kata_table(katas: Sequence[KataLine]) -> Table:
+    """Narrow enough for 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("kata", "level", "cost", "speed on"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("runs", "rounds", "hints", "seen"):
+        table.add_column(heading, justify="right")
+    table.add_column("due")
+    for one in katas:
+        table.add_row(
+            one.name,
+            str(one.level),
+            "met" if one.counted else "",
+            ", ".join(one.timed_on),
+            *map(str, (one.runs, one.rounds, one.hints, one.peeks)),
+            str(one.due.date()) if one.due else "",
+        )
+    return table
 
 
 def _bar(week: Group) -> str:

@@ -64,7 +64,7 @@ def _katas(number):
             root=Path("/nowhere"), week=number, name=f"kata_{number:02d}_{at}", title=f"Kata {at}",
             teaches="", covers=(item, *also), backend="python", functions=("f",),
             difficulty=at % 5 + 1, minutes=30, requires=(), hints=("a", "b", "c"), sources=(),
-            forbidden=(), writes=(),
+            forbidden=(), writes=(), repeats=False,
             profile=None, extra=None, timeout_s=60, cases=(), vary={},
             cost=(CostThreshold(name="evaluations", meter="evaluations", bound=None, at_most=9.0,
                                 at_least=None, exactly=None, case=None, target=None),),
@@ -87,7 +87,7 @@ class Learner:
     def __post_init__(self):
         self.random = random.Random(self.seed)
         self.outlines = defaultdict(list)
-        self.starts = defaultdict(list)
+        self.notes = defaultdict(list)
         self.due = {}
         self.new = list(self.katas)
 
@@ -107,7 +107,6 @@ class Learner:
         """One round from the blank stub; returns when it ended."""
         seen = len(self.outlines[name]) > 0
         self.note("started", name, now)
-        self.starts[name].append(self.records[-1])
         hints = 0
         for _ in range(self.random.choice([0, 0, 1, 2] if seen else [1, 2, 3, 5])):
             now += timedelta(minutes=self.random.randint(2, 9))
@@ -123,12 +122,15 @@ class Learner:
         if self.random.random() < 0.3:
             now += timedelta(minutes=1)
             self.attempt(name, now, "passed", hints, peeked=peeked, on_gpu=True)
-        found = standing(self.katas[name], self.outlines[name], self.starts[name], (), now)
+        found = standing(self.katas[name], self.outlines[name], self.notes[name], (), now)
         self.due[name] = found.due
         return now + timedelta(minutes=5)
 
     def note(self, kind, name, at, detail=""):
-        self.records.append(Note(id=self.key(), at=text(at), kind=kind, kata=name, detail=detail))
+        self.notes[name].append(
+            Note(id=self.key(), at=text(at), kind=kind, kata=name, detail=detail)
+        )
+        self.records.append(self.notes[name][-1])
 
     def attempt(self, name, at, status, hints, *, peeked, on_gpu=False):
         key, code = self.key(), f"{self.random.getrandbits(256):064x}"

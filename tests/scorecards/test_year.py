@@ -84,7 +84,7 @@ def test_the_numbers_of_the_year_agree_with_each_other(card, lived):
 
 def test_a_later_look_at_the_same_history_finds_less(card, lived, tmp_path):
     known, records = lived
-    later = read_scorecard(known, history(tmp_path, records), END + timedelta(days=400))
+    later = read_scorecard(known, history(tmp_path, records), END + timedelta(days=600))
     assert len(later.due) > len(card.due)
     assert later.whole.items[Level.MASTERED] < card.whole.items[Level.MASTERED]
     assert later.kept == 0
