@@ -21,6 +21,7 @@ from harness.judge.honesty import watched
 from harness.judge.submission import Submission, load_module
 from harness.judge.threshold import judge_cost
 from harness.kata import Case, Kata, kata_of
+from harness.record import SEED
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
@@ -78,7 +79,7 @@ def device() -> str:
 def seed(request: pytest.FixtureRequest) -> int:
     """Where this test's random numbers start: fresh each run, replayed with ``--seed``."""
     name = dict(request.node.user_properties).get("test", request.node.name)
-    return zlib.crc32(f"{os.environ['KATA_SEED']}/{name}".encode()) % 2**31
+    return zlib.crc32(f"{request.config.stash[SEED]}/{name}".encode()) % 2**31
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +274,7 @@ def _device_has_the_dtype(request: pytest.FixtureRequest) -> None:
         return
     threshold = callspec.params.get("speed_threshold")
     cases = [callspec.params.get("case"), callspec.params.get("first_case")]
+    cases += [callspec.params.get("float_case"), callspec.params.get("repeated_case")]
     cases.append(threshold.case if threshold else None)
     dtypes = {str(case["dtype"]) for case in cases if case and "dtype" in case}
     narrow = sorted(dtype for dtype in dtypes if dtype.startswith(NARROW))

@@ -83,7 +83,8 @@ class Kata:
     One exercise and where its files are.
 
     `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
-    meant to change, `vary` values that arguments of a case may take, in any combination.
+    meant to change, `vary` values that arguments of a case may take, in any combination; one that
+    `repeats` gives the same bits in every run.
     """
 
     root: Path
@@ -101,6 +102,7 @@ class Kata:
     sources: tuple[str, ...]
     forbidden: tuple[str, ...]
     writes: tuple[str, ...]
+    repeats: bool
     profile: str | None
     extra: str | None
     timeout_s: int
@@ -168,6 +170,7 @@ def load_kata(folder: Path) -> Kata:
             sources=table.texts("sources"),
             forbidden=table.texts("forbidden", default=()),
             writes=table.texts("writes", default=()),
+            repeats=table.take("repeats", bool, False),
             profile=table.optional("profile", str),
             extra=table.optional("extra", str),
             timeout_s=table.take("timeout_s", int, 120),

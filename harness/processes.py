@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -40,11 +40,13 @@ def run_watched(
     *,
     cwd: Path,
     memory_bytes: int = 0,
+    inherited: Sequence[int] = (),
 ) -> tuple[int | None, str]:
     """
     Do as `run_group` does until `overdue`, asked often with the seconds since the start, is true.
 
     `memory_bytes` is the most that each process may allocate on the host; 0 leaves it open.
+    `inherited` are descriptors that the command gets under the same numbers.
     """
     ours, theirs = socket.socketpair()
     with ours:
@@ -56,7 +58,7 @@ def run_watched(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(line,),
+                pass_fds=(line, *inherited),
                 env=child_environment(environment),
                 cwd=cwd,
             )

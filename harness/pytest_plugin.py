@@ -6,6 +6,7 @@ simulator and their work is counted; on a GPU they run for real and are timed.
 """
 
 import gc
+import hashlib
 import os
 import random
 import re
@@ -31,10 +32,11 @@ from harness.judge.honesty import protect, watched
 from harness.judge.matrix import MatrixState
 from harness.judge.submission import Submission, submissions
 from harness.kata import Case, Kata, kata_of, varied_cases
-from harness.record import recorder_for
+from harness.record import SEED, on_a_line, recorder_for
 from harness.stages import ORDER, stage_of
 
 SEEDS = 2**31
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
 pytest_plugins = ["harness.fixtures", "harness.benchmarks"]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
@@ -66,8 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Choose device and seed before anything imports triton or numba; workers inherit both."""
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Choose the device before anything imports triton or numba; workers inherit it."""
     # a sixth of the time that importing torch takes goes into looking for garbage
     gc.disable()
     options = early_config.known_args_namespace
@@ -79,24 +81,25 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         os.environ["KATA_DEVICE"] = device
         if device == "cuda" and not device_present():
             raise pytest.UsageError("--device cuda: expected a GPU, found none. Use --device cpu.")
-        seed = random.SystemRandom().randrange(SEEDS) if options.seed is None else options.seed
-        if not 0 <= seed < SEEDS:
-            raise pytest.UsageError(f"--seed: expected 0 to {SEEDS - 1}, found {seed}.")
-        os.environ["KATA_SEED"] = str(seed)
     if os.environ["KATA_DEVICE"] == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
         # on small tensors a second OpenMP thread only spins
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler would tell of each start and stop
     os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small cases are meant to be small
-    if not any(arg.startswith("--hypothesis-seed") for arg in args):
-        args.append(f"--hypothesis-seed={os.environ['KATA_SEED']}")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the record, and hypothesis' profile for katas."""
+    """Draw the seed, start the record, and hypothesis' profile for katas."""
+    config.stash[SEED] = _session_seed(config)
+    # made from the seed, which it does not tell: hypothesis keeps its own where anyone can read it
+    if config.getoption("--hypothesis-seed", None) is None:
+        hidden = hashlib.sha256(f"hypothesis/{config.stash[SEED]}".encode()).hexdigest()
+        config.option.hypothesis_seed = int(hidden[:16], 16)
     path = config.getoption("--record")
-    if path:
+    if path and not on_a_line(path):
         protect(Path(path))
     device, asked = os.environ["KATA_DEVICE"], config.getoption("--profile")
     if (path or asked) and "PYTEST_XDIST_WORKER" not in os.environ:
@@ -105,11 +108,33 @@ def pytest_configure(config: pytest.Config) -> None:
         except HarnessError as error:
             raise pytest.UsageError(error.message) from None
         if path:
-            config.pluginmanager.register(recorder_for(Path(path), device, profile.id))
+            config.pluginmanager.register(recorder_for(path, device, profile.id))
     matrix = config.getoption("--matrix")
     if matrix:
         config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")
     _settle_hypothesis(shrink=not matrix)
+
+
+def _session_seed(config: pytest.Config) -> int:
+    """
+    What all random numbers start from; a worker is told by its controller.
+
+    It stands in no environment and in no module: who knows it before the inputs are made, knows
+    the answers.
+    """
+    if hasattr(config, "workerinput"):
+        return int(config.workerinput["kata_seed"])
+    asked: int | None = config.getoption("--seed")
+    seed = random.SystemRandom().randrange(SEEDS) if asked is None else asked
+    if not 0 <= seed < SEEDS:
+        raise pytest.UsageError(f"--seed: expected 0 to {SEEDS - 1}, found {seed}.")
+    return seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 -- pytest-xdist's own
+    """Tell a worker of pytest-xdist the seed."""
+    node.workerinput["kata_seed"] = node.config.stash[SEED]
 
 
 def _settle_hypothesis(*, shrink: bool) -> None:
@@ -128,9 +153,9 @@ def _settle_hypothesis(*, shrink: bool) -> None:
     settings.load_profile("katas")
 
 
-def pytest_report_header() -> str:
+def pytest_report_header(config: pytest.Config) -> str:
     """The two things needed to see the same run again."""
-    return f"katas: device {os.environ['KATA_DEVICE']}, --seed {os.environ['KATA_SEED']}"
+    return f"katas: device {os.environ['KATA_DEVICE']}, --seed {config.stash[SEED]}"
 
 
 # ---- collection ----------------------------------------------------------------------------
@@ -176,12 +201,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     cases = [case for case in kata.cases if case.get("only", device) == device]
     more = metafunc.config.getoption("--vary")
-    cases += varied_cases(kata, device, more, int(os.environ["KATA_SEED"]))
+    cases += varied_cases(kata, device, more, metafunc.config.stash[SEED])
     comparable = _has_reference(kata)
     if "case" in wanted:
         metafunc.parametrize("case", cases if comparable else [], ids=_case_id)
     if "first_case" in wanted:
         metafunc.parametrize("first_case", cases[:1] if comparable else [], ids=_case_id)
+    if "repeated_case" in wanted:
+        repeated = cases[:1] if comparable and kata.repeats else []
+        metafunc.parametrize("repeated_case", repeated, ids=_case_id)
+    if "float_case" in wanted:
+        floats = [case for case in cases if str(case.get("dtype")).startswith(FLOATS)]
+        metafunc.parametrize("float_case", floats[:1] if comparable else [], ids=_case_id)
     if "cost_threshold" in wanted:
         counted = [one for one in kata.cost if one.case is not None] if device == "cpu" else []
         metafunc.parametrize("cost_threshold", counted, ids=lambda one: one.name)

@@ -1,8 +1,9 @@
 """The record of a judging session: one JSON line for each thing judged, as it happens."""
 
-import json
 import os
+import socket
 from collections.abc import Callable
+from json import JSONEncoder
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import pytest
 from harness.causes import in_one_line
 from harness.environment import versions
 
+SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
+LINE = "line:"  # a record that is spoken into an inherited socket, by its number
+MOST_DETAIL = 4000  # characters of a message or a traceback
+Write = Callable[[dict[str, Any]], None]
+
 
 class Recorder:
     """Writes what begins and what was judged, one JSON line at a time, as it happens."""
 
-    def __init__(self, write: Callable[[dict[str, Any]], None], device: str, profile: str) -> None:
+    def __init__(self, write: Write, device: str, profile: str) -> None:
         self.write = write
         self.device = device
         self.profile = profile
@@ -27,7 +33,7 @@ class Recorder:
                 "event": "session",
                 "device": self.device,
                 "profile": self.profile,
-                "seed": int(os.environ["KATA_SEED"]),
+                "seed": session.config.stash[SEED],
                 "tests": len(session.items),
             }
         )
@@ -60,8 +66,8 @@ class Recorder:
                 "impl": properties["impl"],
                 "name": properties["test"],
                 "outcome": report.outcome,
-                "message": _one_line(report),
-                "details": "" if report.passed else report.longreprtext[-4000:],
+                "message": _one_line(report)[:MOST_DETAIL],
+                "details": "" if report.passed else report.longreprtext[-MOST_DETAIL:],
                 "duration_s": report.duration,
                 "cpu_s": properties.get("cpu_s", 0.0),
                 "measurements": measured,
@@ -73,21 +79,53 @@ class Recorder:
         self.write({"event": "end", "exit": int(exitstatus), "versions": versions()})
 
 
-def recorder_for(path: Path, device: str, profile: str) -> Recorder:
+def recorder_for(target: str, device: str, profile: str) -> Recorder:
     """
-    A recorder that appends to `path`.
+    A recorder that appends to the file `target` or speaks into the socket that it names.
 
-    Each line carries the run's nonce, which from here on is not in the environment any more. A
-    forked copy of this process, whoever made it, writes nothing.
+    A forked copy of this process, whoever made it, writes nothing.
     """
-    nonce, owner = os.environ.pop("KATA_NONCE", ""), os.getpid()
+    write = _into_line(int(target.removeprefix(LINE))) if on_a_line(target) else _into_file(target)
+    owner = os.getpid()
+
+    def write_as_owner(event: dict[str, Any]) -> None:
+        if os.getpid() == owner:
+            write(event)
+
+    return Recorder(write_as_owner, device, profile)
+
+
+def on_a_line(target: str) -> bool:
+    """Whether a record goes to whoever waits for the verdict, and into no file."""
+    return target.startswith(LINE)
+
+
+def _into_line(number: int) -> Write:
+    """
+    Speak into the inherited socket `number`: what was said cannot be taken back or written over.
+
+    The nonce that each line has to carry is waiting there, to be read once.
+    """
+    line = socket.socket(fileno=number)
+    line.set_inheritable(False)
+    with line.makefile(encoding="ascii") as heard:
+        nonce = heard.read()
+    encode, send = JSONEncoder().encode, line.sendall
 
     def write(event: dict[str, Any]) -> None:
-        if os.getpid() == owner:
-            with path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"nonce": nonce, **event}) + "\n")
+        send(f"{encode({'nonce': nonce, **event})}\n".encode())
 
-    return Recorder(write, device, profile)
+    return write
+
+
+def _into_file(path: str) -> Write:
+    encode = JSONEncoder().encode
+
+    def write(event: dict[str, Any]) -> None:
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(f"{encode(event)}\n")
+
+    return write
 
 
 def _one_line(report: pytest.TestReport) -> str:

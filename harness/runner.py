@@ -2,28 +2,30 @@
 
 import os
 import secrets
+import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.environment import device_present
-from harness.files import explained
 from harness.kata import Kata
 from harness.processes import child_environment as child_environment
 from harness.processes import run_group as run_group
 from harness.processes import run_watched
 from harness.progress import Check, Measurement
-from harness.verdict import Event, checks_of, first, last_words, verdict
+from harness.record import LINE
+from harness.verdict import Event, checks_of, events_of, first, last_words, verdict
 from harness.verdict import read_record as read_record
 
 # until the first test is called: the interpreter, its libraries, collection, the file's own import
 STARTUP_S = 60.0
 # kernels are compiled in the first calls, and a device context is made: on top of a kata's limit
 COMPILE_S = 60.0
+MOST_HEARD = 1 << 20  # bytes taken from a record at a time, and kept of a line without an end
 EXIT_S = 10.0  # from the last test to the end of the process
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
 PLUGINS = ("harness.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin")
@@ -99,56 +101,65 @@ def run_kata(
     The child is killed with everything it started when its time is over. Only a complete record
     that carries this run's nonce counts as a verdict; the child's exit code does not.
     """
-    nonce = secrets.token_hex(16)
-    with _scratch_folder() as folder:
-        record = Path(folder) / "record.jsonl"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watch(ours, secrets.token_hex(16), limits or limits_of(kata, device))
         command = pytest_command(
             [kata.folder],
             impls=[impl],
             device=device,
-            record=record,
+            record=f"{LINE}{theirs.fileno()}",
             seed=seed,
             profile=profile or (kata.profile if device == "cpu" else None),
             extra=["--timeout=0", *extra],  # the time is kept out here
         )
-        watch = Watch(record, nonce, limits or limits_of(kata, device))
         start = time.monotonic()
         exit_code, output = run_watched(
             command,
             watch.overdue,
-            {"KATA_NONCE": nonce},
+            {},
             cwd=kata.root,
             memory_bytes=watch.limits.memory_bytes,
+            inherited=(theirs.fileno(),),
         )
         duration_s = time.monotonic() - start
-        events = read_record(record, nonce)
-    status, reason = verdict(events, exit_code, output, phase=watch.phase, limit_s=watch.limit_s)
+        watch.listen()
+    events = watch.events
+    status, reason = verdict(
+        events,
+        exit_code,
+        output,
+        phase=watch.phase,
+        limit_s=watch.limit_s,
+        # on a GPU nothing is counted; without one nothing may be left out
+        costs=[one.name for one in kata.cost] if device == "cpu" else [],
+    )
     outcome = _outcome(events, status, reason, output, duration_s, device)
     if device == "cuda" and status in ("crashed", "timed_out"):
         return replace(outcome, device_problem=device_problem())
     return outcome
 
 
-def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    with explained(Path(tempfile.tempdir or "TMPDIR"), "a folder for temporary files"):
-        return tempfile.TemporaryDirectory(prefix="kata-")
-
-
 class Watch:
     """
-    Follows a record as it grows: start-up, run and exit have a time of their own.
+    Follows a record as it is spoken: start-up, run and exit have a time of their own.
 
-    A phase only ever gives way to the next, so that nothing written into the record makes a run
-    longer than the three together.
+    A phase only ever gives way to the next, so that nothing said on the line makes a run longer
+    than the three together.
     """
 
-    def __init__(self, record: Path, nonce: str, limits: Limits) -> None:
-        self.record = record
+    def __init__(self, line: socket.socket, nonce: str, limits: Limits) -> None:
+        self.line = line
         self.nonce = nonce
         self.limits = limits
         self.phase = "startup"
         self.since_s = 0.0
-        self.seen_bytes = 0
+        self.events: list[Event] = []
+        self._begun = b""  # of a line that has no end yet
+        # the child reads the nonce to its end, so that nobody can read it again
+        line.sendall(nonce.encode())
+        line.shutdown(socket.SHUT_WR)
+        line.setblocking(False)
 
     @property
     def limit_s(self) -> float:
@@ -157,17 +168,22 @@ class Watch:
 
     def overdue(self, elapsed_s: float) -> bool:
         """Whether the present phase has had its time."""
-        size_bytes = self.record.stat().st_size if self.record.exists() else 0
-        if size_bytes != self.seen_bytes:
-            self.seen_bytes = size_bytes
-            self._follow(read_record(self.record, self.nonce), elapsed_s)
+        self.listen()
+        if self.phase == "startup" and any(event.get("phase") == "call" for event in self.events):
+            self.phase, self.since_s = "run", elapsed_s
+        if self.phase == "run" and first(self.events, "end"):
+            self.phase, self.since_s = "exit", elapsed_s
         return elapsed_s - self.since_s > self.limit_s
 
-    def _follow(self, events: Sequence[Event], elapsed_s: float) -> None:
-        if self.phase == "startup" and any(event.get("phase") == "call" for event in events):
-            self.phase, self.since_s = "run", elapsed_s
-        if self.phase == "run" and first(events, "end"):
-            self.phase, self.since_s = "exit", elapsed_s
+    def listen(self) -> None:
+        """Take in what has been said: so much at most, for whoever floods the line."""
+        heard = bytearray(self._begun[-MOST_HEARD:])
+        end = len(heard) + MOST_HEARD
+        with suppress(BlockingIOError):
+            while len(heard) < end and (chunk := self.line.recv(65_536)):
+                heard += chunk
+        *lines, self._begun = bytes(heard).split(b"\n")
+        self.events += events_of(lines, self.nonce)
 
 
 def pytest_command(
@@ -175,12 +191,16 @@ def pytest_command(
     *,
     impls: Iterable[str],
     device: str,
-    record: Path,
+    record: Path | str,
     seed: int | None = None,
     profile: str | None = None,
     extra: Iterable[str] = (),
 ) -> list[str]:
-    """The pytest call that judges `targets` and writes what it finds to `record`."""
+    """
+    The pytest call that judges `targets` and writes what it finds to `record`.
+
+    That is a file, or the name of a socket that the process inherits (``harness.record.LINE``).
+    """
     command = [sys.executable, "-m", "pytest", *map(str, targets), "--record", str(record)]
     command += [f"--device={device}", *(f"--impl={impl}" for impl in impls)]
     command += ["-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"]

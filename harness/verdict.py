@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,17 @@ INTERNAL = "INTERNALERROR>"  # how pytest's own trouble is printed
 Event = dict[str, Any]
 
 
-def read_record(path: Path, nonce: str = "") -> list[Event]:
+def read_record(path: Path) -> list[Event]:
     """
-    The events of a run, those that carry its nonce.
+    The events of a session that recorded into a file.
 
     A last line cut short by a crash is dropped, and so is whatever else was written there.
     """
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
+    return events_of(path.read_bytes().split(b"\n")[:-1]) if path.is_file() else []
+
+
+def events_of(lines: Iterable[bytes], nonce: str = "") -> list[Event]:
+    """The events among these lines, those that carry the nonce of their run."""
     return [event for line in lines if (event := _event(line, nonce)) is not None]
 
 
@@ -57,7 +59,13 @@ def _check(event: Event) -> Check:
 
 
 def verdict(
-    events: Sequence[Event], exit_code: int | None, output: str, *, phase: str, limit_s: float
+    events: Sequence[Event],
+    exit_code: int | None,
+    output: str,
+    *,
+    phase: str,
+    limit_s: float,
+    costs: Iterable[str] = (),
 ) -> tuple[str, str]:
     """
     The status of a run and the words for it.
@@ -68,11 +76,12 @@ def verdict(
         output: The last part of what it printed.
         phase: "startup", "run" or "exit": what it had come to.
         limit_s: What that phase may take.
+        costs: Names of what a pass must have measured.
     """
     checks = checks_of(events)
     ended = bool(first(events, "end"))
     if ended and len(checks) == first(events, "session").get("tests"):
-        status, reason = _judged(checks, output)
+        status, reason = _judged(checks, output, _unmeasured(costs, events))
         return status, reason + _afterwards(exit_code)
     if exit_code is None:
         return "timed_out", _overdue_words(events, phase, limit_s)
@@ -93,7 +102,14 @@ def _afterwards(exit_code: int | None) -> str:
     return f"; at its end it met {_signal_name(-exit_code)}" if exit_code < 0 else ""
 
 
-def _judged(checks: Sequence[Check], output: str) -> tuple[str, str]:
+def _unmeasured(costs: Iterable[str], events: Sequence[Event]) -> list[str]:
+    found = {one["name"] for event in events for one in event.get("measurements", ())}
+    return [name for name in costs if name not in found]
+
+
+def _judged(
+    checks: Sequence[Check], output: str, unmeasured: Sequence[str] = ()
+) -> tuple[str, str]:
     """The verdict of a complete record."""
     failed = [check for check in checks if check.outcome == "failed"]
     passed = sum(check.outcome == "passed" for check in checks)
@@ -108,6 +124,8 @@ def _judged(checks: Sequence[Check], output: str) -> tuple[str, str]:
         return "failed", f"{reason}: {named}" if named else reason
     if not passed:
         return "error", f"no check was judged: {last_words(output)}"
+    if unmeasured:
+        return "failed", f"expected every [[cost]] to be measured, found none of {unmeasured[0]}"
     return "passed", f"{passed} checks passed"
 
 

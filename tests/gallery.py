@@ -70,6 +70,13 @@ EXHIBITS = (
         title="Only the first block is done", kata="cuda_vector_add", wrong="guard_without_loop"
     ),
     Exhibit(
+        title="A product leaves out the tail of its sums",
+        kata="smem_matmul",
+        wrong="whole_tiles_only",
+        check=MATCHES,
+        case="10-17-12",
+    ),
+    Exhibit(
         title="The guard of the wrong axis", kata="transpose_tiled", wrong="guards_of_the_load"
     ),
     Exhibit(title="A barrier is missing", kata="transpose_tiled", wrong="no_barrier"),

@@ -35,7 +35,7 @@ def edit(path, before, after):
 def test_a_sound_kata_has_no_problems(check):
     report = check()
     assert report.problems == []
-    assert len(report.killed_by) == 9
+    assert len(report.killed_by) == 10
     assert all(report.killed_by.values())
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.judge import assert_matches
-from harness.judge.answer import assert_sound, copied, differences, fingerprint
+from harness.judge.answer import assert_sound, copied, differences
 from harness.judge.guarded import GuardedCall
 from harness.judge.memory import NAN
 
@@ -65,6 +65,51 @@ def test_a_low_precision_everywhere_fails_by_its_norm():
     rough = x * (1 + 2e-5)
     with pytest.raises(AssertionError, match="norm error"):
         assert_matches(rough, x.double(), same_precision=x + 0.01)
+
+
+# the largest norm error of an honest answer, and units of rounding that an element of a map has
+LIMITS = {
+    torch.float64: (1e-12, 4.0),
+    torch.float32: (1e-5, 4.0),
+    torch.float16: (1e-3, 0.6),
+    torch.bfloat16: (3e-3, 0.6),
+    torch.float8_e4m3fn: (5e-2, 0.6),
+    torch.float8_e5m2: (1e-1, 0.6),
+}
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+def test_each_dtype_has_its_norm_limit(dtype):
+    limit, _ = LIMITS[dtype]
+    found = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    far = (found.double() + 8).to(dtype)  # so that no element is over its own limit
+    assert_matches(found, found.double() / (1 + 0.7 * limit), same_precision=far)
+    with pytest.raises(AssertionError, match="norm error"):
+        assert_matches(found, found.double() / (1 + 1.5 * limit), same_precision=far)
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+def test_each_dtype_has_its_units_of_rounding(dtype):
+    _, ulps = LIMITS[dtype]
+    found, unit = torch.ones(1000).to(dtype), torch.finfo(dtype).eps
+    truth = torch.ones(1000, dtype=torch.float64)
+    truth[7] = 1 + 0.7 * ulps * unit
+    assert_matches(found, truth)
+    truth[7] = 1 + 1.5 * ulps * unit
+    with pytest.raises(AssertionError, match=r"1 of 1000 values off; worst at \(7,\)"):
+        assert_matches(found, truth)
+
+
+def test_an_element_may_be_off_by_twice_the_trusted_formulas_worst():
+    """Twice 1e-4, one unit of the largest (1.2e-7) and four of the element itself (4.8e-7)."""
+    truth = torch.ones(4096, dtype=torch.float64)
+    trusted, found = torch.ones(4096), torch.ones(4096)
+    trusted[5] += 1e-4
+    found[9] += 1.99e-4
+    assert_matches(found, truth, same_precision=trusted)
+    found[9] += 0.03e-4
+    with pytest.raises(AssertionError, match=r"1 of 4096 values off; worst at \(9,\)"):
+        assert_matches(found, truth, same_precision=trusted)
 
 
 def test_nan_is_no_wildcard():
@@ -159,14 +204,6 @@ def test_a_copy_tells_what_changed_later():
     assert not any(differences(answer, copy))
     answer[1][1, 2] = -0.0
     assert [bool(differs) for differs in differences(answer, copy)] == [False, True]
-
-
-def test_a_fingerprint_is_of_the_contents():
-    x = torch.randn(5, 7)
-    before = fingerprint([x, 3])
-    assert fingerprint([x.clone().T, 3]) == before
-    x[2, 3] += 1
-    assert fingerprint([x, 3]) != before
 
 
 # ---- repeats -------------------------------------------------------------------------------

@@ -162,6 +162,16 @@ GALLERY = {
         found=softmax(X[:1]) * 0.77,
         cause="1 of 1 rows are off by a factor of their own (0.77 to 0.77)",
     ),
+    "one row, padding counted in float16": Wrong(
+        right=softmax(X[:2, :127].double()),
+        found=(softmax(X[:2, :127]) * torch.tensor([[0.994], [0.996]])).half(),
+        cause="2 of 2 rows are off by a factor of their own (0.994 to 0.996)",
+    ),
+    "one key too many, in float16": Wrong(
+        right=TALL[0, 0].double(),
+        found=(TALL[0, 0] * torch.linspace(0.96, 0.99, 64)[:, None]).half(),
+        cause="64 of 64 rows are off by a factor of their own (0.96 to 0.99)",
+    ),
     "scale forgotten": Wrong(
         right=TALL.double() / math.sqrt(80), found=TALL, cause="constant factor 8.9443 = sqrt(80)"
     ),
@@ -236,6 +246,28 @@ GALLERY = {
         found=changed(softmax(X[:3]), 1, float("nan")),
         cause="NaN in 1 whole rows and nowhere else, first in row (1,): an exponential overflows",
     ),
+    "exp overflows in part": Wrong(
+        right=softmax(torch.stack([X[0], X[1] * 50, X[2]]).double()),
+        found=changed(
+            changed(softmax(X[:3]), 1, 0.0), (1, (X[1] * 50 > 88).nonzero().flatten()), math.nan
+        ),
+        cause="NaN beside nothing but zeros in 1 rows, first in row (1,): an exponential overflows",
+    ),
+    "exp overflows where one weight is all": Wrong(
+        right=softmax(1000 * X[:4].double()),
+        found=changed(torch.zeros(4, 300), (torch.arange(4), X[:4].argmax(dim=1)), math.nan),
+        cause="NaN beside nothing but zeros in 4 rows, first in row (0,)",
+    ),
+    "a term of each sum is missing": Wrong(
+        right=PRODUCT,
+        found=A[:, 1:] @ B[1:],
+        cause="rank 1, as when a product of matrices leaves out 1 term of each",
+    ),
+    "the tail of k, in float16": Wrong(
+        right=PRODUCT,
+        found=(A[:, :-5] @ B[:-5]).half(),
+        cause="rank 5, as when a product of matrices leaves out 5 terms of each",
+    ),
     "result through bfloat16": Wrong(
         right=X.double(), found=rounded(X, torch.bfloat16), cause="every value is a bfloat16"
     ),
@@ -293,7 +325,10 @@ UNEXPLAINED = {
     ),
     "a constant was added": (X + 1, X.double()),
     "another softmax": (softmax(X, 0.5), softmax(X.double())),
-    "a term is missing": (A[:, 1:] @ B[1:], PRODUCT),
+    "the last of eight": (changed(X[0, :8], -1, 7.0), X[0, :8].double()),
+    "the last one, rounded": (changed(X[0], -1, X[0, -1] * 1.001), X[0].double()),
+    "a row of numbers was added": (X + X[:1], X.double()),
+    "zeros and ones": (softmax(30 * X[:, :8]).round(), softmax(30 * X[:, :8].double())),
     "some NaN": (changed(X, np.s_[::7, ::11], float("nan")), X.double()),
     "a number for a number": (torch.tensor(2.5), torch.tensor(2.0, dtype=torch.float64)),
     "integers": (torch.arange(40) * 3, torch.arange(40) ** 2),
@@ -372,6 +407,7 @@ def test_equal_runs_need_no_explanation():
     with_nan = changed(X, 3, float("nan"))
     assert diagnose_runs(with_nan, with_nan.clone()) == ""
     assert diagnose_runs((X, 3), (X.clone(), 3)) == ""
+    assert diagnose_runs((None, "fast"), (None, "slow")) == ""
 
 
 def test_another_order_of_additions_is_told_from_a_race():
@@ -396,6 +432,8 @@ def test_uninitialised_memory_is_told_by_its_poison():
 
 
 def test_runs_of_another_shape_are_told():
+    assert diagnose_runs((X, X), (X,)) == "two runs gave 2 and 1 values"
+    assert "1 of 1 values differ" in diagnose_runs((X, 3.0), (X, 4.0))
     assert diagnose_runs(X, X[:1]) == (
         "two runs gave shape (60, 300) of torch.float32 and shape (1, 300) of torch.float32"
     )

@@ -69,10 +69,10 @@ def test_a_memory_that_is_wrong_costs_time_and_proves_nothing_less(judged, kata)
     remember(kata, {"copies": ["test_no_such_test"], "no_such_solution": ["test_empty"]})
     lean = judged("--impl=wrong", "--matrix=lean")
     assert {e["impl"] for e in lean if e["outcome"] == "failed"} == {e["impl"] for e in lean}
-    assert len({e["impl"] for e in lean}) == 9
+    assert len({e["impl"] for e in lean}) == 10
 
 
 def test_the_command_remembers(kata_command, kata):
     finished = kata_command("check", "doubled", "--remember")
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert len(remembered_kills(kata)) == 9
+    assert len(remembered_kills(kata)) == 10

@@ -315,6 +315,15 @@ def test_functional_collectives_count_once():
     assert run_ranks(2, reduce_lazily) == [(3.0, 32, {"all_reduce": 1})] * 2
 
 
+@pytest.mark.parametrize("counter", ["bytes_sent", "bytes_received", "messages", "log"])
+def test_who_is_counted_cannot_set_the_counters(counter):
+    p2p = CountingP2P()
+    with pytest.raises(AttributeError):
+        setattr(p2p, counter, 1)
+    assert not getattr(p2p, counter)
+    assert p2p.log == ()
+
+
 def test_p2p_counts_bytes_messages_and_order():
     def ring(rank, world):
         p2p = CountingP2P()

@@ -9,6 +9,7 @@ import pytest
 from harness.catalog import load_curriculum
 from harness.kata import load_kata
 from harness.runner import read_record, run_kata
+from harness.verdict import events_of
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def judge(mini, tmp_path, monkeypatch):
 
 def test_a_verdict_comes_with_seed_versions_and_measurements(judge):
     outcome = judge("solution", seed=7)
-    assert (outcome.status, outcome.reason) == ("passed", "7 checks passed")
+    assert (outcome.status, outcome.reason) == ("passed", "8 checks passed")
     assert (outcome.seed, outcome.device, outcome.profile) == (7, "cpu", "cpu")
     assert {"python", "torch"} <= outcome.versions.keys()
     (found,) = outcome.measurements
@@ -62,6 +63,35 @@ def test_garbage_is_looked_for_while_code_is_judged(judge, tmp_path):
     assert any("True True" in check.message for check in judge(file).checks)
 
 
+def test_the_seed_is_nowhere_where_the_file_under_test_could_read_it(judge, tmp_path):
+    file, told = tmp_path / "mine.py", tmp_path / "told"
+    file.write_text(
+        "import os, sys\nfrom pathlib import Path\nimport hypothesis.core\n"
+        "places = [*os.environ.values(), *sys.argv, str(hypothesis.core.global_force_seed)]\n"
+        "for name in ('environ', 'cmdline'):\n"
+        "    places += Path('/proc/self', name).read_text().replace('=', chr(0)).split(chr(0))\n"
+        f"Path({str(told)!r}).write_text(chr(10).join(places))\n"
+        "doubled = lambda x: x * 2\n"
+    )
+    outcome = judge(file)
+    assert outcome.seed > 0
+    assert str(outcome.seed) not in told.read_text().splitlines()
+
+
+def test_the_same_seed_gives_hypothesis_the_same_examples(judge, tmp_path):
+    file, told = tmp_path / "mine.py", tmp_path / "told"
+    file.write_text(
+        "from pathlib import Path\nimport hypothesis.core\n"
+        f"with Path({str(told)!r}).open('a') as told:\n"
+        "    print(hypothesis.core.global_force_seed, file=told)\n"
+        "doubled = lambda x: x * 2\n"
+    )
+    for seed in (7, 7, 8):
+        judge(file, seed=seed)
+    first, again, other = told.read_text().split()
+    assert first == again != other
+
+
 def test_a_record_cut_short_keeps_its_whole_lines(tmp_path):
     record = tmp_path / "record.jsonl"
     record.write_text('{"event": "session"}\n{"event": "che')
@@ -69,10 +99,9 @@ def test_a_record_cut_short_keeps_its_whole_lines(tmp_path):
     assert read_record(tmp_path / "none") == []
 
 
-def test_only_lines_that_carry_the_nonce_are_of_the_record(tmp_path):
-    record = tmp_path / "record.jsonl"
-    record.write_bytes(b'{"event": "end"}\n{"nonce": "b"}\n\xff\n[1]\n{"nonce": "a", "event": 1}\n')
-    assert read_record(record, "a") == [{"nonce": "a", "event": 1}]
+def test_only_lines_that_carry_the_nonce_are_of_the_record():
+    lines = [b'{"event": "end"}', b'{"nonce": "b"}', b"\xff", b"[1]", b'{"nonce": "a", "event": 1}']
+    assert events_of(lines, "a") == [{"nonce": "a", "event": 1}]
 
 
 def test_katas_are_read_from_the_copy(mini):

@@ -1,6 +1,15 @@
 """Each shared check catches what it is there for, on the tiny kata's wrong solutions."""
 
 from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from harness.judge.shared_checks import test_any_scale_matches as any_scale_matches
+from harness.judge.shared_checks import test_matches_reference as matches_reference
+from harness.judge.trial import Trial
 
 
 def test_each_shared_check_kills_its_own_wrong_solution(judged):
@@ -18,13 +27,14 @@ def test_each_shared_check_kills_its_own_wrong_solution(judged):
     assert "test_matches_reference" in failed["low_precision"]
     assert "test_matches_reference" in failed["wrong_dtype"]
     assert "test_matches_reference" in failed["calls_what_is_forbidden"]
+    assert failed["clamps"] == {"test_any_scale_matches"}
     assert failed["copies"] == {"test_allocates_the_result_only"}
     assert failed["checks_nothing"] == {"test_integers_are_refused"}
 
 
 def test_a_stub_fails_every_test_with_one_clear_line(judged):
     events = judged()
-    assert len(events) == 7
+    assert len(events) == 8
     for event in events:
         assert event["outcome"] == "failed"
         expected = "doubled is still a stub: edit katas/week01/doubled/doubled.py"
@@ -71,3 +81,130 @@ def test_what_pytorch_has_not_implemented_is_no_stub(judged, mini):
     messages = {event["message"] for event in judged()}
     assert not any("still a stub" in message for message in messages)
     assert any(words in message for message in messages)
+
+
+def test_a_wrong_answer_that_changes_from_run_to_run_is_told_from_one_that_does_not():
+    oracle = SimpleNamespace(
+        make_inputs=lambda **_: {"x": torch.ones(4)}, reference=lambda x: 2 * x
+    )
+    other = iter(range(10))
+
+    def racing(x):
+        return torch.full((4,), float(next(other)))
+
+    def steady(x):
+        return torch.zeros(4)
+
+    for entry, told in ((racing, "4 of 4 values differ between two runs"), (steady, "")):
+        with pytest.raises(AssertionError) as caught:
+            matches_reference(scaled_trial(oracle, entry), {"dtype": "float32"})
+        assert ("between two runs" in str(caught.value)) == bool(told)
+        assert told in str(caught.value)
+
+
+def test_a_kata_that_promises_the_same_bits_is_called_again(judged, mini, tmp_path):
+    toml = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    toml.write_text(toml.read_text().replace("forbidden =", "repeats = true\nforbidden ="))
+    file = tmp_path / "varies.py"
+    file.write_text(
+        "CALLS = []\n\n\ndef doubled(x):\n    CALLS.append(x)\n"
+        "    return x + x if len(CALLS) % 3 else (x + x) * (1 - 2**-23)\n"
+    )
+    events = {
+        event["impl"]: event
+        for event in judged(f"--impl={file}", "--impl=solution", "-k", "test_repeats")
+    }
+    assert events["solution"]["outcome"] == "passed"
+    assert "of 4 on the same inputs: " in events[str(file)]["message"]
+    assert "by rounding only" in events[str(file)]["message"]
+
+
+NARROW = """
+[[cases]]
+n = 5
+dtype = "bfloat16"
+
+[[cases]]
+n = 5
+dtype = "float8_e4m3fn"
+"""
+
+
+def test_a_dtype_that_the_gpu_lacks_is_skipped_and_no_failure(judged, mini, tmp_path, monkeypatch):
+    toml = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    toml.write_text(toml.read_text().replace("[[cost]]", f"{NARROW}[[cost]]"))
+    (tmp_path / "with_a_gpu.py").write_text(
+        "import harness.environment\n\nharness.environment.DEVICE_NODES = ('/dev/null',)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    options = ("-p", "with_a_gpu", "--device=cuda", "--impl=solution", "-k", "float8 or bfloat16")
+
+    def skipped(profile):
+        events = judged(*options, f"--profile={profile}")
+        return {e["name"]: e["message"] for e in events if e["outcome"] == "skipped"}
+
+    bfloat16, float8 = (
+        f"test_matches_reference[5-{dtype}]" for dtype in ("bfloat16", "float8_e4m3fn")
+    )
+    assert set(skipped("t4")) == {bfloat16, float8}
+    (lacking,) = skipped("a100_sxm_80gb").items()
+    assert lacking[0] == float8
+    assert "has no float8_e4m3fn" in lacking[1]
+
+
+# ---- scales --------------------------------------------------------------------------------
+
+
+def scaled_trial(oracle, entry=None, backend="torch"):
+    kata = SimpleNamespace(backend=backend, forbidden=(), writes=(), oracle="oracle.py", speed=())
+    return Trial(
+        submission=SimpleNamespace(kata=kata, entry=entry),
+        oracle=oracle,
+        device="cpu",
+        seed=0,
+        profile=None,
+        record=None,
+        compile=None,
+    )
+
+
+def test_floats_are_scaled_where_they_lie_and_nothing_else_is():
+    wide = torch.ones(6)
+    inputs = {"x": wide[::2], "pair": [np.ones(2, np.float32), torch.arange(2)],
+              "weights": torch.ones(2), "scale": 0.5}  # fmt: skip
+    oracle = SimpleNamespace(make_inputs=lambda **_: inputs, STRUCTURED=("weights",))
+    call = scaled_trial(oracle).prepare({}, seed_offset=0, scale=4.0)
+    assert wide.tolist() == [4, 1, 4, 1, 4, 1], "the gaps are no input"
+    assert call.original["pair"][0].tolist() == [4, 4]
+    assert call.original["pair"][1].tolist() == [0, 1]
+    assert call.original["weights"].tolist() == [1, 1]
+    assert call.original["scale"] == 0.5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_scales_keep_products_in_range(dtype):
+    """4.5 is as far as a thousand normal values go; 19 of their products in the same direction."""
+    scales = scaled_trial(SimpleNamespace()).scales({"dtype": dtype})
+    assert 19 * (4.5 * max(scales)) ** 2 < torch.finfo(getattr(torch, dtype)).max
+    assert max(scales) >= 8
+    assert min(scales) <= 1e-2
+
+
+def test_an_oracle_chooses_its_scales():
+    seen = []
+
+    def make_inputs(**_):
+        return {"x": torch.ones(2)}
+
+    def entry(x):
+        seen.append(x.tolist())
+        return 2 * x
+
+    oracle = SimpleNamespace(make_inputs=make_inputs, reference=lambda x: 2 * x.double())
+    oracle.SCALES = (3.0, 0.25)
+    any_scale_matches(scaled_trial(oracle, entry), {"dtype": "float32"})
+    assert seen == [[3, 3], [0.25, 0.25]]
+    with pytest.raises(AssertionError, match=r"^inputs times 3: result: 2 of 2 values off"):
+        any_scale_matches(scaled_trial(oracle, lambda x: 2 * x.clamp(-1, 1)), {"dtype": "float32"})
+    oracle.SCALES = ()
+    any_scale_matches(scaled_trial(oracle, None), {"dtype": "float32"})

@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-from harness.judge.memory import INTEGERS
-
 Value = Any  # a tensor, an array, a number, or a tuple or list of them
 
 PLAIN_TYPES = (torch.Tensor, np.ndarray, bool, int, float, complex, str, type(None))
@@ -159,23 +157,6 @@ def differences(value: Value, other: Value) -> list[torch.Tensor]:
         for one, copy in tensors
         if one is not None and copy is not None and one.numel()
     ]
-
-
-def fingerprint(value: Value) -> tuple[int, ...]:
-    """A number for the contents of each tensor and array in `value`."""
-    tensors = [as_tensor(part) for _, part in parts(value, "")]
-    return tuple(
-        int(_integers(tensor).sum(dtype=torch.int64))
-        for tensor in tensors
-        if tensor is not None and tensor.numel()
-    )
-
-
-def _integers(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bytes as integers; of 64 bits where that fits, which are summed as they are."""
-    flat = tensor.contiguous().flatten()
-    whole = not flat.nbytes % 8 and not flat.data_ptr() % 8 and not flat.storage_offset()
-    return flat.view(torch.int64 if whole else INTEGERS.get(flat.itemsize, torch.uint8))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

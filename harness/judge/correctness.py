@@ -110,16 +110,25 @@ def diagnose_runs(first: Any, second: Any) -> str:  # noqa: ANN401
     """
     Why two answers to the same question differ, in a sentence; empty when they are the same.
 
+    What is no tensor, array or number is not compared.
+
     Args:
         first: One answer: tensor, array, number, or a tuple of them.
         second: Another, to the same inputs.
     """
-    if isinstance(first, (tuple, list)):
-        pairs = zip(first, second, strict=True)
-        return next((why for pair in pairs if (why := diagnose_runs(*pair))), "")
+    from harness.judge.answer import parts
     from harness.judge.diagnosis import explain_runs
 
-    return explain_runs(_tensor(first), _tensor(second))
+    ones, others = [[part for _, part in parts(answer, "")] for answer in (first, second)]
+    if len(ones) != len(others):
+        return f"two runs gave {len(ones)} and {len(others)} values"
+    pairs = [pair for pair in zip(ones, others, strict=True) if all(map(_is_numeric, pair))]
+    found = (explain_runs(_tensor(one), _tensor(other)) for one, other in pairs)
+    return next(filter(None, found), "")
+
+
+def _is_numeric(value: Any) -> bool:  # noqa: ANN401
+    return isinstance(value, (bool, int, float)) or hasattr(value, "shape")
 
 
 def _explained(found: "Tensor", truth: "Tensor", wrong: "Tensor | None") -> str:

@@ -8,8 +8,9 @@ been found wrong. The causes are in `signatures.py`.
 import torch
 from torch import Tensor
 
+from harness.judge.evidence import Evidence
 from harness.judge.memory import poisoned_places
-from harness.judge.signatures import Evidence, likely_causes
+from harness.judge.signatures import likely_causes
 
 MAP_ROWS, MAP_COLS = 8, 16  # cells of the map, at most
 LARGEST = 1 << 24  # elements; larger answers get the map only

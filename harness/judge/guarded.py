@@ -1,6 +1,5 @@
 """A call inside guard bands and on poisoned memory, and what may be said of its answer."""
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,8 +10,9 @@ import torch
 from harness.judge import kernels
 from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts, span
 from harness.judge.correctness import assert_matches, diagnose_runs
+from harness.judge.forbidden import forbidden
 from harness.judge.honesty import nothing_left_behind, sealed
-from harness.judge.memory import NAN, ZERO, Guarded, LightMode, poisoned_allocations
+from harness.judge.memory import NAN, ZERO, Guarded, poisoned_allocations
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
@@ -58,7 +58,7 @@ class GuardedCall:
 
     def run(self, *, pattern: str, order: Order = "forward", checked: bool = False) -> Any:  # noqa: ANN401
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
-        entry = self.trial.submission.entry
+        entry, kata = self.trial.submission.entry, self.trial.submission.kata
         if checked:
             from beartype import beartype
             from jaxtyping import jaxtyped
@@ -70,7 +70,9 @@ class GuardedCall:
                 self.meter = around.enter_context(self.trial.ordered(order))
                 failures = around.enter_context(self.trial.failures())
                 memory = around.enter_context(poisoned_allocations(pattern))
-                around.enter_context(ForbiddenOps(self.trial.submission.kata.forbidden))
+                around.enter_context(
+                    forbidden(kata.forbidden, on_the_host=self.trial.device == "cpu")
+                )
                 # innermost: what the poisoning does is not the code's under test
                 around.enter_context(self.trial.operators(self.meter))
                 result = entry(**self.arguments)
@@ -160,23 +162,3 @@ class GuardedCall:
             again = self.run(pattern=NAN, order="forward" if at % 2 else "reversed")
             difference = diagnose_runs(first, again)
             assert not difference, f"run {at} of {times} on the same inputs: {difference}"
-
-
-class ForbiddenOps(LightMode):
-    """While active, the aten ops that the kata is about may not be called."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 -- torch's own signature
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Refuse a forbidden op, pass on every other."""
-        name = str(func.overloadpacket)
-        assert name not in self.names, f"{name} was called: this kata is about writing it yourself"
-        return func(*args, **(kwargs or {}))

@@ -1,7 +1,8 @@
 """
 What the code under test may not do to its judge.
 
-* open an answer: the solutions, the wrong solutions, the oracle, the record of its own verdict;
+* open an answer or a verdict: the solutions, the wrong solutions, the oracle, what is kept of
+  attempts;
 * replace what verdicts rest on: clocks, comparisons, the harness's own functions;
 * end a test by itself, by a skip or an exit;
 * leave work behind on a thread or in a child process;
@@ -13,6 +14,7 @@ itself is listed in docs/honesty.md.
 
 import concurrent.futures.thread
 import os
+import re
 import sys
 import threading
 import time
@@ -20,48 +22,117 @@ import unittest
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+
+# bound here, where nothing has been replaced yet
+from os import PathLike, fsdecode
+from os.path import realpath
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from sys import _getframe as getframe
+from threading import get_ident
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
+from _pytest import outcomes
 
 from harness.environment import cache_folder, home_folder
 from harness.errors import SubmissionError
 from harness.judge.submission import Submission
-from harness.judge.tools import toolbox
+from harness.judge.tools import homeless_codes, toolbox
 
 # ---- files that hold an answer -------------------------------------------------------------
 
 # audit events that name files, and where in their arguments
-FILE_EVENTS = {"open": (0,), "os.rename": (0, 1), "os.link": (0, 1), "os.symlink": (0, 1)}
+FILE_EVENTS = {
+    "open": (0,),
+    "os.link": (0, 1),
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.symlink": (0, 1),
+    "os.truncate": (0,),
+}
+# audit events that start a program, and where in their arguments its command line is
+PROGRAM_EVENTS = {"os.exec": 1, "os.posix_spawn": 1, "os.system": 0, "subprocess.Popen": 1}
+# what stands between the paths of a command line, also in HEAD:path and --file=path
+BETWEEN = re.compile(r"[\s:;,=|&<>()'\"`]+")
 _protected: set[str] = set()
 
 
 def protect(path: Path) -> None:
     """Let no code under test open `path`, a file or a folder, from now on."""
-    _protected.add(os.path.realpath(path))
+    _protected.add(realpath(path))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Refuses to open what may not be read, and remembers that it was tried."""
+    """
+    Refuses what the code under test may not open or start, and remembers that it was tried.
+
+    Attributes:
+        own: The file under test.
+        codes: Code that it has made from text.
+        root: Where the curriculum is.
+        protected: Files and folders that hold an answer or a verdict.
+        thread: The judge's. Nothing on another one is the judge's.
+        tried: What was refused, in words.
+    """
 
     own: str
+    codes: frozenset[CodeType]
+    root: str
     protected: tuple[str, ...]
+    thread: int = field(default_factory=get_ident)
     tried: list[str] = field(default_factory=list)
 
-    def check(self, path: object) -> None:
-        """Raise PermissionError when the code under test is about to open a protected file."""
-        if not isinstance(path, (str, bytes, os.PathLike)):
+    def check(self, path: object, *, moved: bool = False) -> None:
+        """Refuse a protected file, and a move of a folder around it."""
+        if not isinstance(path, (str, bytes, PathLike)):
             return
-        real = os.path.realpath(os.fsdecode(path))
+        real = realpath(fsdecode(path))
         inside = any(real == place or real.startswith(place + os.sep) for place in self.protected)
-        if inside and real != self.own and _called_by(self.own):
-            self.tried.append(real)
-            raise PermissionError(f"{real}: the code under test may not open this")
+        around = moved and any(place.startswith(real + os.sep) for place in self.protected)
+        if (inside or around) and real != self.own and self.code_under_test_runs():
+            self.refuse(f"{'moved' if moved else 'opened'} {real}")
+
+    def check_database(self, name: object) -> None:
+        """Refuse any database: from one that is its own others can be attached."""
+        if self.code_under_test_runs():
+            self.refuse(f"opened the database {name!s}")
+
+    def check_program(self, command: object, folder: object) -> None:
+        """Refuse a program that is given a protected path, from here or from the root."""
+        if not self.code_under_test_runs():
+            return
+        here = fsdecode(folder) if isinstance(folder, (str, bytes, PathLike)) else os.curdir
+        words = command if isinstance(command, (list, tuple)) else [command]
+        texts = [fsdecode(word) for word in words if isinstance(word, (str, bytes, PathLike))]
+        for part in (part for text in texts for part in BETWEEN.split(text) if part):
+            self.check(Path(here, part))
+            self.check(Path(self.root, part))
+
+    def code_under_test_runs(self) -> bool:
+        """Whether the code under test is anywhere on this thread's stack, or the thread its own."""
+        if get_ident() != self.thread:
+            return True
+        frame: FrameType | None = getframe(1)
+        while frame is not None:
+            if self.is_own(frame):
+                return True
+            frame = frame.f_back
+        return False
+
+    def is_own(self, frame: FrameType) -> bool:
+        """Whether this code stands in the file under test, or was made from text there."""
+        places = (frame.f_code.co_filename, str(frame.f_globals.get("__file__", "")))
+        return frame.f_code in self.codes or self.own in map(realpath, places)
+
+    def refuse(self, deed: str) -> NoReturn:
+        """End what is being done, and keep it in mind where that is swallowed."""
+        self.tried.append(deed)
+        raise PermissionError(f"the code under test {deed}, which it may not")
 
 
 _watch: _Watch | None = None
@@ -73,26 +144,12 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if watch is None:
         return
     for at in FILE_EVENTS.get(event, ()):
-        watch.check(args[at])
-    if event == "subprocess.Popen":
-        for argument in args[1] if isinstance(args[1], (list, tuple)) else str(args[1]).split():
-            watch.check(argument)
-
-
-def _called_by(file: str) -> bool:
-    """Whether code of `file` is anywhere on this thread's stack."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if _is_in(frame.f_code, frame.f_globals, file):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def _is_in(code: CodeType, names: dict[str, Any], file: str) -> bool:
-    """Whether `code` stands in `file`, or is made from text by code that does."""
-    places = (code.co_filename, str(names.get("__file__", "")))
-    return any(os.path.realpath(place) == file for place in places)
+        watch.check(args[at], moved=event == "os.rename")
+    if event == "sqlite3.connect":
+        watch.check_database(args[0])
+    if event in PROGRAM_EVENTS:
+        folder = args[2] if event == "subprocess.Popen" else None
+        watch.check_program(args[PROGRAM_EVENTS[event]], folder)
 
 
 # ---- while the code under test runs --------------------------------------------------------
@@ -103,6 +160,7 @@ METERS = {
     "triton": "harness.meters.triton_traffic",
 }
 WAKING_S = 0.005
+HARNESS = realpath(Path(__file__).parents[1]) + os.sep
 ENDINGS = (
     pytest.skip.Exception,
     pytest.xfail.Exception,
@@ -133,7 +191,7 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
     try:
         yield
     except ENDINGS as error:
-        if _raised_in(error.__traceback__, watch.own):
+        if not _of_the_judge(error.__traceback__, watch, submission):
             ending = f"{type(error).__name__}: {error}"
             raise SubmissionError(
                 f"{submission.path.name}: expected an answer or an error, found that it ended the "
@@ -145,7 +203,7 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
         replaced = toolbox.put_back()
         if watch.tried:
             raise SubmissionError(
-                f"{submission.path.name}: expected it to stand on its own, found that it opened "
+                f"{submission.path.name}: expected it to stand on its own, found that it "
                 f"{watch.tried[0]}."
             )
         if replaced or not same:
@@ -158,9 +216,12 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
 
 def _load_tools(backend: str) -> None:
     """Load what will judge, so that it is remembered before the code under test runs."""
+    if "numpy" in sys.modules:
+        import_module("numpy.testing")
     if backend == "python":
         return  # judged without torch, unless its tests have loaded it
-    import_module("harness.judge.shared_checks")
+    for name in ("beartype", "harness.judge.shared_checks", "jaxtyping"):
+        import_module(name)
     if os.environ.get("KATA_DEVICE") == "cpu" and backend in METERS:
         import_module(METERS[backend])
 
@@ -171,25 +232,41 @@ def _watch_for(submission: Submission) -> _Watch:
         sys.addaudithook(_audit)
         _hooked = True
     kata = submission.kata
-    answers = (
-        kata.root / "solutions",
-        kata.root / "tests" / "wrong",
-        kata.oracle,
-        cache_folder() / "wrong",
-        home_folder() / "progress.db",
-    )
+    # not loaded yet when its own import is watched
+    functions = vars(vars(submission)["module"]) if "module" in vars(submission) else {}
     return _Watch(
-        own=os.path.realpath(submission.path),
-        protected=(*map(os.path.realpath, answers), *_protected),
+        own=realpath(submission.path),
+        codes=frozenset(homeless_codes(functions.get(name) for name in kata.functions)),
+        root=str(kata.root),
+        protected=(*_answers(kata.root, kata.oracle), *_protected),
     )
 
 
-def _raised_in(trace: TracebackType | None, file: str) -> bool:
+@cache
+def _answers(root: Path, oracle: Path) -> tuple[str, ...]:
+    """Files and folders that hold an answer, or the attempts."""
+    progress = home_folder() / "progress.db"
+    answers = (
+        root / "solutions",
+        root / "tests" / "wrong",
+        root / ".git",
+        oracle,
+        cache_folder() / "wrong",
+        *(Path(f"{progress}{more}") for more in ("", "-journal", "-shm", "-wal")),
+    )
+    return tuple(map(realpath, answers))
+
+
+def _of_the_judge(trace: TracebackType | None, watch: _Watch, submission: Submission) -> bool:
+    """Whether an ending arose in a test or in the harness, and not in the code under test."""
+    raised_in = ""
     while trace is not None:
-        if _is_in(trace.tb_frame.f_code, trace.tb_frame.f_globals, file):
-            return True
+        if watch.is_own(trace.tb_frame):
+            return False
+        file = trace.tb_frame.f_code.co_filename
+        raised_in = raised_in if file == outcomes.__file__ else realpath(file)
         trace = trace.tb_next
-    return False
+    return raised_in.startswith((realpath(submission.kata.folder) + os.sep, HARNESS))
 
 
 # ---- around one call -----------------------------------------------------------------------

@@ -23,9 +23,11 @@ from harness.schema import read_toml
 SHARED = frozenset(
     {
         "test_matches_reference",
+        "test_any_scale_matches",
         "test_leaves_inputs_alone",
         "test_writes_every_element",
         "test_second_call_sees_new_values",
+        "test_repeats",
         "test_cost",
         "test_speed",
     }

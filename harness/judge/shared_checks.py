@@ -6,8 +6,9 @@ They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of k
 
 import pytest
 
-from harness.judge.answer import copied
+from harness.judge.answer import Value, copied
 from harness.judge.correctness import diagnose_runs
+from harness.judge.guarded import GuardedCall, Order
 from harness.judge.memory import LARGE, NAN
 from harness.judge.trial import Publish, Trial
 from harness.kata import Case, CostThreshold, SpeedThreshold
@@ -17,7 +18,17 @@ def test_matches_reference(trial: Trial, case: Case) -> None:
     """Each case, on poisoned memory: the answer is as good as its dtype allows."""
     call = trial.prepare(case, seed_offset=0)
     result = call.run(pattern=NAN, checked=True)
-    call.assert_right(result)
+    _assert_right(call, result, pattern=LARGE, order="reversed")
+
+
+def test_any_scale_matches(trial: Trial, float_case: Case) -> None:
+    """Large and small inputs, which a clamp, a constant or a short range spares at usual sizes."""
+    for scale in trial.scales(float_case):
+        call = trial.prepare(float_case, seed_offset=5, scale=scale)
+        try:
+            call.assert_right(call.run(pattern=NAN))
+        except AssertionError as wrong:
+            raise AssertionError(f"inputs times {scale:g}: {wrong}") from None
 
 
 def test_leaves_inputs_alone(trial: Trial, first_case: Case) -> None:
@@ -41,14 +52,21 @@ def test_writes_every_element(trial: Trial, first_case: Case) -> None:
     """
     call = trial.prepare(first_case, seed_offset=2)
     result = call.run(pattern=LARGE, order="reversed")
+    _assert_right(call, result, pattern=NAN, order="forward")
+    assert call.broken == 0, f"{call.broken} elements were written outside the memory asked for"
+    call.assert_from_kernels(result)
+
+
+def _assert_right(call: GuardedCall, result: Value, *, pattern: str, order: Order) -> None:
+    """Check an answer; when it is wrong, say whether another run on such memory gives another."""
+    __tracebackhide__ = True
     try:
         call.assert_right(result)
     except AssertionError as wrong:
+        first = copied(result)
         call.refill(call.original)
-        difference = diagnose_runs(call.run(pattern=NAN), result)
+        difference = diagnose_runs(first, call.run(pattern=pattern, order=order))
         raise AssertionError(f"{wrong}\n{difference}" if difference else str(wrong)) from None
-    assert call.broken == 0, f"{call.broken} elements were written outside the memory asked for"
-    call.assert_from_kernels(result)
 
 
 def test_second_call_sees_new_values(trial: Trial, first_case: Case) -> None:
@@ -59,6 +77,12 @@ def test_second_call_sees_new_values(trial: Trial, first_case: Case) -> None:
     call.refill(trial.inputs(first_case, seed_offset=4))
     call.assert_right(call.run(pattern=NAN))
     call.assert_kept(first, as_it_was)
+
+
+def test_repeats(trial: Trial, repeated_case: Case) -> None:
+    """A kata that promises it gives the same bits every time; a simulator varies the order."""
+    call = trial.prepare(repeated_case, seed_offset=6)
+    call.assert_repeats(times=50 if trial.device == "cuda" else 4)
 
 
 def test_cost(trial: Trial, cost_threshold: CostThreshold) -> None:

@@ -7,58 +7,28 @@ fits, else None. They are tried in order, from the special to the general.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
+from harness.judge.evidence import Evidence, norm_error
 from harness.judge.memory import poisoned_places
+from harness.judge.roundings import low_precision, rounded
 
 LOG2_E = math.log2(math.e)
 HEAD_DIMS = (16, 32, 64, 80, 96, 128, 192, 256)
-# by growing precision; `tf32` is kept in a float32
-ROUNDINGS = ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "tf32", "float32")
-EPS = {
-    "float8_e5m2": 2**-2,
-    "float8_e4m3fn": 2**-3,
-    "bfloat16": 2**-7,
-    "float16": 2**-10,
-    "tf32": 2**-10,
-    "float32": 2**-23,
-    "float64": 2**-52,
-}
-# working precisions by name; a coarser one than these is not told from a lost term
-WORKING = {"bfloat16": "bfloat16", "float16 or tf32": "float16", "float32": "float32"}
+ROW = 8  # values that make a row long enough to have a factor of its own
+LAST_OF = 16  # places along an axis, at least: the last of a few may be the wrong one by chance
+NEAR = 0.1  # norm error of what was worked out, if not well
+LARGEST_RANKED = 1 << 18  # elements of a matrix whose rank is worked out
 OVERRUN = 0.8  # share of what was stored over that must be off: some of it may be right by chance
-ROUNDED_ONCE = 0.3  # norm error of values rounded once, over the eps of what they were rounded to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """
-    A wrong answer of at least one axis, on the CPU.
-
-    `found` is the answer in its own dtype, `value` and `want` are answer and truth in float64,
-    `wrong` marks the elements that are over their limit.
-    """
-
-    found: Tensor
-    value: Tensor
-    want: Tensor
-    wrong: Tensor
-
-    @property
-    def eps(self) -> float:
-        """The distance from 1 to the next number of the answer's dtype; 0 for integers."""
-        dtype = self.found.dtype
-        return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
 def likely_causes(evidence: Evidence) -> list[str]:
     """What the answer looks like: at most one cause, and where, if memory was left unwritten."""
     if not evidence.wrong.any():
-        return [cause for cause in (_rounded(evidence), _low_precision(evidence)) if cause][:1]
+        return [cause for cause in (rounded(evidence), low_precision(evidence)) if cause][:1]
     unwritten = _unwritten(evidence)
     if unwritten:
         return [cause for cause in (unwritten, _region(evidence)) if cause]
@@ -113,6 +83,24 @@ def _nan_rows(evidence: Evidence) -> str | None:
     )
 
 
+def _overflowed(evidence: Evidence) -> str | None:
+    """Infinity over infinity is NaN, and a number over infinity is zero, in the same row."""
+    value, missing = evidence.value, evidence.value.isnan()
+    rows = missing.any(dim=-1)
+    beside = value[rows][~missing[rows]]
+    if not rows.any() or not beside.numel() or beside.any():
+        return None
+    want = evidence.want[rows]
+    largest = want.argmax(dim=-1, keepdim=True)
+    if not want.isfinite().all() or not missing[rows].gather(-1, largest).all():
+        return None
+    return (
+        f"NaN beside nothing but zeros in {int(rows.sum())} rows, first in row {_first(rows)}: an "
+        "exponential overflows where the row's maximum is not subtracted first, and the row is "
+        "divided by infinity"
+    )
+
+
 def _masked_rows(evidence: Evidence) -> str | None:
     """Whole rows are zero on one side and not on the other: the mask differs."""
     value, want = evidence.value, evidence.want
@@ -146,7 +134,7 @@ def _transposed(evidence: Evidence) -> str | None:
         turned = want.transpose(one, other)
         # read in the wrong order, or written in the wrong order
         candidates = (turned.reshape(want.shape), want.reshape(turned.shape).transpose(one, other))
-        if any(_alike(evidence, candidate) for candidate in candidates):
+        if any(evidence.alike(candidate) for candidate in candidates):
             last_two = (one, other) == (want.ndim - 2, want.ndim - 1)
             axes = "rows and columns" if last_two else f"axes {one} and {other}"
             return f"transposed: {axes} have changed places"
@@ -154,20 +142,40 @@ def _transposed(evidence: Evidence) -> str | None:
 
 
 def _factor(evidence: Evidence) -> str | None:
-    value, want = _finite(evidence)
+    """One factor for all; where each row has its own, it only looks like one."""
+    value, want = evidence.finite()
     scale = float((want * want).sum())
     if not scale or want.numel() < 2:
         return None
     factor = float((value * want).sum()) / scale
     # also where the reference is a constant: any constant would fit it
     varied = float((want - want.mean()).norm()) > 1e-3 * math.sqrt(scale)
-    close_to_one = abs(factor - 1) < 4 * _tolerance(evidence)
-    if not varied or not factor or close_to_one or not _alike(evidence, factor * evidence.want):
+    close_to_one = abs(factor - 1) < 4 * evidence.tolerance
+    if not varied or not factor or close_to_one or not evidence.alike(factor * evidence.want):
+        return None
+    if evidence.want.ndim > 1 and _fits_rows_better(evidence, factor):
         return None
     name = factor_name(factor, tuple(evidence.want.shape))
     if not name and evidence.want.ndim > 1 and math.prod(evidence.want.shape[:-1]) == 1:
         return None  # one row, scaled like no other: a matter of rows
     return f"off by the constant factor {factor:.5g}{f' = {name}' if name else ''}"
+
+
+def _fits_rows_better(evidence: Evidence, factor: float) -> bool:
+    """Whether a factor for each row explains much more than `factor` does for all of them."""
+    value, want = evidence.value, evidence.want
+    if want.shape[-1] < ROW or not (value.isfinite() & want.isfinite()).all():
+        return False
+    own = _factors_of_rows(value, want)
+    return norm_error(own * want, value) < 0.5 * norm_error(factor * want, value)
+
+
+def _factors_of_rows(value: Tensor, want: Tensor) -> Tensor:
+    """What each row of `want` is best multiplied by to give `value`, [..., 1]; 1 for zeros."""
+    size = (want * want).sum(dim=-1, keepdim=True)
+    there = size > 0
+    fit = (value * want).sum(dim=-1, keepdim=True) / size.where(there, 1.0)
+    return fit.where(there, 1.0)
 
 
 def factor_name(factor: float, shape: tuple[int, ...]) -> str:
@@ -187,16 +195,14 @@ def factor_name(factor: float, shape: tuple[int, ...]) -> str:
 
 def _row_factors(evidence: Evidence) -> str | None:
     value, want = evidence.value, evidence.want
-    if want.ndim < 2 or want.shape[-1] < 8 or not (value.isfinite() & want.isfinite()).all():
+    if want.ndim < 2 or want.shape[-1] < ROW or not (value.isfinite() & want.isfinite()).all():
         return None
-    size = (want * want).sum(dim=-1)
-    there = size > 0
-    factors = ((value * want).sum(dim=-1) / size.where(there, 1.0)).where(there, 1.0)
-    off = (factors - 1).abs() >= 4 * _tolerance(evidence)
-    if (factors <= 0).any() or not off.any():
+    factors = _factors_of_rows(value, want)
+    off = (factors - 1).abs() >= evidence.tolerance / 2
+    if (factors <= 0).any() or not off.any() or not evidence.alike(factors * want):
         return None
-    if not _alike(evidence, factors[..., None] * want):
-        return None
+    if norm_error(factors * want, value) > 0.3 * norm_error(want, value):
+        return None  # rounding as much as factors
     low, high = float(factors[off].min()), float(factors[off].max())
     return (
         f"{int(off.sum())} of {off.numel()} rows are off by a factor of their own ({low:.3g} to "
@@ -214,7 +220,7 @@ def _shifted(evidence: Evidence) -> str | None:
             found = evidence.value.narrow(axis, place, size - 1)
             want = evidence.want.narrow(axis, source, size - 1)
             still = evidence.want.narrow(axis, place, size - 1)
-            if _alike(evidence, want, found) and not _alike(evidence, want, still):
+            if evidence.alike(want, found) and not evidence.alike(want, still):
                 belongs = f"i {'-' if place else '+'} 1"
                 return f"shifted by one along axis {axis}: element i holds the value of {belongs}"
     return None
@@ -240,8 +246,11 @@ def _overrun(evidence: Evidence) -> str | None:
 def _region(evidence: Evidence) -> str | None:
     """All is right up to some index of an axis, or in memory order, and wrong from there on."""
     ndim = evidence.wrong.ndim
+    value, want = evidence.value[evidence.wrong], evidence.want[evidence.wrong]
+    if norm_error(value, want) < NEAR:
+        return None  # rounded, but done
     # what was left undone does not resemble the truth
-    undone = not _resembles(evidence.value[evidence.wrong], evidence.want[evidence.wrong])
+    undone = not _resembles(value, want)
     for axis in reversed(range(ndim)):
         others = [other for other in range(ndim) if other != axis]
         shares = evidence.wrong.double().mean(dim=others) if others else evidence.wrong.double()
@@ -267,7 +276,7 @@ def _tail_or_head(shares: Tensor, where: str, undone: bool) -> str | None:
     if not right or float(shares[right:].mean()) < 0.9 or (block < 4 and left > 1):
         return None
     if left <= right:
-        if left > block:
+        if left > block or (left == 1 and size < LAST_OF):
             return None
         return (
             f"only the last {left} of {size} {where} are wrong: the tail past the last whole "
@@ -296,60 +305,28 @@ def _slices(evidence: Evidence) -> str | None:
     return None
 
 
-def _rounded(evidence: Evidence) -> str | None:
-    if evidence.found.dtype in (torch.int32, torch.int64):
-        return _rounded_integers(evidence)
-    value, want = _finite(evidence)
-    error = _norm_error(value, want)
-    if value.numel() < 8 or not evidence.eps:
+def _low_rank(evidence: Evidence) -> str | None:
+    """Of a product of matrices, what a few terms of each sum make."""
+    value, want = evidence.value, evidence.want
+    if want.ndim != 2 or min(want.shape) < ROW or want.numel() > LARGEST_RANKED:
         return None
-    for name in ROUNDINGS:
-        if EPS[name] <= evidence.eps or error > EPS[name]:
-            continue
-        if torch.equal(round_to(value, name), value) and not torch.equal(
-            round_to(want, name), want
-        ):
-            shown = "float16 or tf32" if name == "float16" else name
-            return f"every value is a {shown}: the result was rounded to it on its way"
-    return None
-
-
-def _rounded_integers(evidence: Evidence) -> str | None:
-    found, error = evidence.found, _norm_error(evidence.value, evidence.want)
-    kept = found.double() - found.float().double()  # a saturated one may not convert back
-    if error > EPS["float32"] or kept.any() or not evidence.want.abs().max() > 2**24:
+    off = value - want
+    if not off.isfinite().all() or float(evidence.wrong.double().mean()) < 0.5:
         return None
-    return "every value is a float32, which holds 24 bits: the integers were converted to it"
-
-
-def round_to(values: Tensor, name: str) -> Tensor:
-    """`values`, of float64, rounded to the named dtype and back."""
-    if name == "tf32":
-        mantissa, exponent = torch.frexp(values)
-        return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
-    dtype: torch.dtype = getattr(torch, name)
-    return values.to(dtype).double()
-
-
-def _low_precision(evidence: Evidence) -> str | None:
-    value, want = _finite(evidence)
-    error = _norm_error(value, want)
-    parts = min(16, value.numel() // 16)
-    if parts < 2 or not 0 < error < 1:
-        return None
-    pairs = zip(value.chunk(parts), want.chunk(parts), strict=True)
-    if any(not error / 4 <= _norm_error(*pair) <= error * 4 for pair in pairs):
-        return None
-    fits = [
-        name
-        for name, dtype in WORKING.items()
-        if EPS[dtype] > evidence.eps and 1 / 3 < error / (ROUNDED_ONCE * EPS[dtype]) < 3
-    ]
-    if not fits or not evidence.eps:
+    if any(
+        norm_error(off.mean(dim=axis, keepdim=True).expand_as(off), off) < 0.1 for axis in (0, 1)
+    ):
+        return None  # the same in each row or column: a bias, of any making
+    sizes = torch.linalg.svdvals(off)
+    # what is left once the largest are taken away, after 1, 2, …
+    left = (sizes * sizes).flip(0).cumsum(0).flip(0).sqrt()[1:]
+    rank = 1 + int((left > evidence.tolerance * want.norm()).sum())
+    if rank > min(want.shape) // 4:
         return None
     return (
-        f"errors of one relative size everywhere (norm {error:.1e}), as when inputs or "
-        f"intermediate values are rounded to {fits[0]}"
+        f"the difference is a matrix of rank {rank}, as when a product of matrices leaves out "
+        f"{rank} term{'s' if rank > 1 else ''} of each of its sums over k (a tail), or counts "
+        "them twice"
     )
 
 
@@ -357,41 +334,16 @@ CAUSES: tuple[Callable[[Evidence], str | None], ...] = (
     _covered_up,
     _zeros,
     _nan_rows,
+    _overflowed,
     _transposed,
     _factor,
     _row_factors,
     _shifted,
-    _rounded,
+    rounded,
     _overrun,
     _region,
     _masked_rows,
     _slices,
-    _low_precision,
+    _low_rank,
+    low_precision,
 )
-
-
-# ---- comparing -----------------------------------------------------------------------------
-
-
-def _tolerance(evidence: Evidence) -> float:
-    return max(4 * evidence.eps, 1e-5)
-
-
-def _alike(evidence: Evidence, other: Tensor, value: Tensor | None = None) -> bool:
-    """Whether the answer (or a part of it, `value`) is `other` to within its own rounding."""
-    value = evidence.value if value is None else value
-    finite = other.isfinite()
-    if not value[finite].isfinite().all() or not other[finite].any():
-        return False
-    return _norm_error(value[finite], other[finite]) <= _tolerance(evidence)
-
-
-def _finite(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """Answer and truth, flat, where both are finite."""
-    both = evidence.value.isfinite() & evidence.want.isfinite()
-    return evidence.value[both], evidence.want[both]
-
-
-def _norm_error(value: Tensor, want: Tensor) -> float:
-    size = float(want.norm())
-    return float((value - want).norm()) / size if size else math.inf

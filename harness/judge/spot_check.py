@@ -1,14 +1,17 @@
 """
 Calls checked while they are timed, so that none can be honest in the one and not in the other.
 
-Before each call one row of every floating-point input (the last axis; one element of a vector)
-takes its neighbour's values: the same storage, other contents, so that no answer can be kept from
-an earlier call. One call, drawn at random from the later ones, is compared with the reference once
-the clock has stopped.
+Before each call the same storage is given other contents, so that no answer can be kept from an
+earlier call: one row of every floating-point input (the last axis; one element of a vector) takes
+its neighbour's values, which nobody notices who looks at a few of them; now and then, and in each
+call where there is no such input, all are what another seed makes. One call, drawn at random from
+the later ones, is compared with the reference once the clock has stopped.
 """
 
 import math
 import random
+import time
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.judge.answer import Value, as_tensor, assert_sound, copied, fingerprint, parts
+from harness.judge.answer import Value, as_tensor, assert_sound, copied, differences, parts
 
 Inputs = dict[str, Any]
+Make = Callable[[int], Inputs]
+Contents = dict[str, list[torch.Tensor]]
+
+MAKING_S = 1.0  # what is spent on making contents between calls
+KEPT = 4  # contents that are held, to be used again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,8 @@ class SpotCheck:
     Args:
         entry: The function.
         arguments: What it is called with; their contents change between calls.
+        make: Arguments of the same form with other contents, by the number of their seed.
+        ahead: How many of them to make now, where nothing may be made between two calls.
         writes: Names of the arguments that it may change and return.
         structured: Names of the arguments that keep their contents, because one of their values
             depends on another.
@@ -50,7 +60,9 @@ class SpotCheck:
         self,
         entry: Callable[..., Any],
         arguments: Inputs,
+        make: Make,
         *,
+        ahead: int = 0,
         writes: Collection[str] = (),
         structured: Collection[str] = (),
     ) -> None:
@@ -58,10 +70,12 @@ class SpotCheck:
         self._arguments = arguments
         self._writes = writes
         self._random = random.SystemRandom()
-        self._before = self._fingerprints()
+        kept = {name: copied(arguments[name]) for name in structured}
+        self._refill = Refill(
+            arguments, lambda number: make(number) | kept, self._random, ahead=ahead
+        )
         loose = [value for name, value in arguments.items() if name not in structured]
-        views = [as_tensor(part) for _, part in parts(loose, "")]
-        floats = [view for view in views if view is not None and view.is_floating_point()]
+        floats = [view for view in _tensors(loose) if view.is_floating_point()]
         self._nudges = [Nudge(view, self._random) for view in floats if view.numel() > 1]
         self._calls = 0
         self._window = 0
@@ -79,9 +93,8 @@ class SpotCheck:
     def before(self) -> None:
         """Ahead of each call, untimed: new contents, and a draw whether this is the one to keep."""
         self._settle()
-        for nudge in self._nudges:
-            nudge()
         self._calls += 1
+        self._change()
         # a draw starts afresh at each power of two, which leaves the warm-up behind; of the n
         # calls since then each is the one that is kept with probability 1 / n
         self._window = 1 if self._calls & (self._calls - 1) == 0 else self._window + 1
@@ -94,14 +107,23 @@ class SpotCheck:
         self._settle()
         for nudge in self._nudges:
             nudge.undo()
+        self._refill.undo()
         assert self._kept is not None, "expected at least one call between the marks, found none"
         inputs, result = self._kept
-        after = self._fingerprints()
         return DrawnCall(
             inputs={name: _like(value, self._arguments[name]) for name, value in inputs.items()},
             result=result,
-            changed=tuple(name for name in after if after[name] != self._before[name]),
+            changed=tuple(name for name in self._refill.changed() if name not in self._writes),
         )
+
+    def _change(self) -> None:
+        for nudge in self._nudges:
+            nudge.undo()
+        # at the end of each stretch that a call is drawn from, so that most of it is nudged only
+        if not self._nudges or self._calls & (self._calls + 1) == 0:
+            self._refill()
+        for nudge in self._nudges:
+            nudge()
 
     def _settle(self) -> None:
         """Keep the last call if it was drawn; nothing here waits for the device."""
@@ -111,19 +133,89 @@ class SpotCheck:
             self._kept = self._given, copied(result)
         self._given, self._got, self._awaited = None, [], False
 
-    def _fingerprints(self) -> dict[str, tuple[int, ...]]:
-        return {
-            name: fingerprint(value)
-            for name, value in self._arguments.items()
-            if name not in self._writes
-        }
-
 
 def _like(held: Value, argument: Value) -> Value:
     """A copy that was held as a tensor, in the form that the oracle knows its inputs in."""
     if isinstance(held, torch.Tensor) and not isinstance(argument, torch.Tensor):
         return held.cpu().numpy()
     return held
+
+
+def _tensors(value: Value) -> list[torch.Tensor]:
+    """The memory of every tensor and array in `value` that has any."""
+    views = [as_tensor(part) for _, part in parts(value, "")]
+    return [view for view in views if view is not None and view.numel()]
+
+
+class Refill:
+    """
+    Gives tensors and arrays the contents that other seeds make; other values stay as they are.
+
+    Where another seed makes another form (a shape, a number), nothing is written.
+
+    Args:
+        inputs: What is written to.
+        make: Called with 1, 2, … for `inputs` with other contents.
+        draw: Chooses among contents that there are already.
+        ahead: How many to make now. 0 makes them when they are needed, until that has taken
+            `MAKING_S` seconds.
+    """
+
+    def __init__(self, inputs: Inputs, make: Make, draw: random.Random, *, ahead: int = 0) -> None:
+        self._inputs = inputs
+        self._make = make
+        self._random = draw
+        self._homes = {name: _tensors(value) for name, value in inputs.items()}
+        self._own: Contents = {name: copied(homes) for name, homes in self._homes.items()}
+        self._written = self._own
+        self._changes: dict[str, list[torch.Tensor]] = {name: [] for name in inputs}
+        self._held: deque[Contents] = deque(maxlen=KEPT)
+        self._count = 0
+        self._left_s = MAKING_S if any(self._homes.values()) else 0.0
+        for _ in range(ahead):
+            self._make_more()
+        if ahead:
+            self._left_s = 0.0
+
+    def __call__(self) -> None:
+        """Write contents that are new, or drawn from those that are held."""
+        more = self._left_s > 0
+        if more:
+            self._make_more()
+        if self._held:
+            count = len(self._held)
+            self._write(self._held[count - 1 if more else self._random.randrange(count)])
+
+    def undo(self) -> None:
+        """Write the contents that there were at first."""
+        self._write(self._own)
+
+    def changed(self) -> tuple[str, ...]:
+        """Names of the inputs in which something else than what was written has been found."""
+        return tuple(name for name, found in self._changes.items() if any(map(bool, found)))
+
+    def _make_more(self) -> None:
+        start = time.perf_counter()
+        self._count += 1
+        made = self._make(self._count)
+        self._left_s -= time.perf_counter() - start
+        if all(_form(made[name]) == _form(value) for name, value in self._inputs.items()):
+            self._held.append({name: _tensors(made[name]) for name in self._inputs})
+        else:
+            self._left_s = 0.0
+
+    def _write(self, contents: Contents) -> None:
+        for name, homes in self._homes.items():
+            self._changes[name] += differences(homes, self._written[name])
+            for home, content in zip(homes, contents[name], strict=True):
+                home.copy_(content)
+        self._written = contents
+
+
+def _form(value: Value) -> list[object]:
+    """Shape and dtype of each tensor and array, and what every other part shows itself as."""
+    views = [(part, as_tensor(part)) for _, part in parts(value, "")]
+    return [repr(part) if view is None else (tuple(view.shape), view.dtype) for part, view in views]
 
 
 class Nudge:

@@ -12,6 +12,7 @@ import torch
 from harness.errors import MetadataError
 from harness.hardware import Cost, Profile
 from harness.judge import kernels, timing
+from harness.judge.answer import as_tensor, parts
 from harness.judge.correctness import assert_matches
 from harness.judge.device_state import Probe, smi_probe
 from harness.judge.guarded import GuardedCall, Inputs, Order
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from harness.meters.compiled import KernelFacts
 
 MOVED = {"bytes_moved": 1, "sectors": 32}  # bytes in one of what these meters count
+# powers of two, so that inputs are as exact as before; products of two have to fit into float16
+SCALES = {
+    "float16": (8.0, 1 / 128),
+    **dict.fromkeys(("bfloat16", "float32", "float64"), (16.0, 1 / 128)),
+}
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
 Publish = Callable[[timing.Samples, Verdict], None]
@@ -90,9 +96,24 @@ class Trial:
             )
         return inputs
 
-    def prepare(self, case: Case, seed_offset: int) -> GuardedCall:
-        """The entry function with the inputs of `case`, fenced and poisoned."""
-        return GuardedCall(self, self.inputs(case, seed_offset))
+    @property
+    def structured(self) -> tuple[str, ...]:
+        """Arguments that keep their contents: one of their values depends on another."""
+        return getattr(self.oracle, "STRUCTURED", ())
+
+    def prepare(self, case: Case, seed_offset: int, scale: float = 1.0) -> GuardedCall:
+        """The entry function with the inputs of `case`, floats times `scale`, in guard bands."""
+        inputs = self.inputs(case, seed_offset)
+        loose = [value for name, value in inputs.items() if name not in self.structured]
+        for view in map(as_tensor, [part for _, part in parts(loose, "")]):
+            if view is not None and view.is_floating_point():
+                view.mul_(scale)
+        return GuardedCall(self, inputs)
+
+    def scales(self, case: Case) -> tuple[float, ...]:
+        """What the inputs of `case` are multiplied by, one after the other."""
+        default = SCALES.get(str(case["dtype"]), ())
+        return getattr(self.oracle, "SCALES", default)
 
     def launchable(self, inputs: Inputs) -> Inputs:
         """`inputs` where the kernels expect them: arrays go to the device, tensors already are."""
@@ -163,20 +184,24 @@ class Trial:
         check = SpotCheck(
             self.submission.entry,
             arguments,
+            lambda number: self.launchable(self.inputs(threshold.case, number)),
+            # a GPU must not wait between two calls
+            ahead=0 if self.on_the_host else 2,
             writes=self.submission.kata.writes,
-            structured=getattr(self.oracle, "STRUCTURED", ()),
+            structured=self.structured,
         )
         required = threshold.required(self.profile.id)
         cold = nullcontext() if self.on_the_host else nothing_set_aside()
         with nothing_left_behind(), cold:
             timed = self._time(threshold, check, arguments, required)
+        call = check.drawn()
         if threshold.kind == "baseline":
             verdict = judge_ratio(timed, self.profile, required, threshold.name)
         else:
             dtype = threshold.dtype or str(threshold.case.get("dtype", "float32"))
             cost = self.oracle.cost(**inputs)
             verdict = judge_roofline(timed, cost, dtype, self.profile, required, threshold.name)
-        self._assert_right_while_timed(check.drawn())
+        self._assert_right_while_timed(call)
         publish(timed.mine, verdict)
         self.record_verdict(threshold.name, threshold.kind, verdict)
         return verdict

@@ -133,18 +133,36 @@ class CountingP2P:
     Point-to-point transfers of contiguous tensors over the default process group, counted.
 
     `bytes_sent`, `bytes_received` and `messages` (sent) count what was posted; `log` holds every
-    call in order: isend, irecv, wait_isend, wait_irecv, send, recv. As a context manager it
-    raises WaitProblem at the end of a block that left transfers without a wait.
+    call in order: isend, irecv, wait_isend, wait_irecv, send, recv. All of them can be read only;
+    a test holds them against a `comm_meter` of its own. As a context manager it raises WaitProblem
+    at the end of a block that left transfers without a wait.
     """
 
     def __init__(self) -> None:
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.messages = 0
-        self.log: list[Transfer] = []
+        self._log: list[Transfer] = []
         # kept, so that one nobody waits for still goes through instead of hanging its peer
         self._posted: list[Pending] = []
         self._exchange = Exchange()
+
+    @property
+    def log(self) -> tuple[Transfer, ...]:
+        """Every call so far."""
+        return tuple(self._log)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of the messages sent."""
+        return sum(one.bytes for one in self._log if one.op in ("isend", "send"))
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of the messages received."""
+        return sum(one.bytes for one in self._log if one.op in ("irecv", "recv"))
+
+    @property
+    def messages(self) -> int:
+        """How many messages were sent."""
+        return sum(one.op in ("isend", "send") for one in self._log)
 
     def __enter__(self) -> Self:
         return self
@@ -160,35 +178,26 @@ class CountingP2P:
 
     def isend(self, tensor: Tensor, dst: int) -> Pending:
         """Start sending `tensor`, which must not change before the wait."""
-        transfer = self._sending("isend", tensor, dst)
+        transfer = self._logged(Transfer("isend", dst, tensor.nbytes))
         return self._start(dist.isend, tensor, dst, transfer)
 
     def irecv(self, tensor: Tensor, src: int) -> Pending:
         """Start receiving into `tensor`, which holds nothing of use before the wait."""
-        transfer = self._receiving("irecv", tensor, src)
+        transfer = self._logged(Transfer("irecv", src, tensor.nbytes))
         return self._start(dist.irecv, tensor, src, transfer)
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Send `tensor` and wait until it may be written."""
-        self._sending("send", tensor, dst)
+        self._logged(Transfer("send", dst, tensor.nbytes))
         dist.send(tensor, dst)
 
     def recv(self, tensor: Tensor, src: int) -> None:
         """Wait until `tensor` has been received."""
-        self._receiving("recv", tensor, src)
+        self._logged(Transfer("recv", src, tensor.nbytes))
         dist.recv(tensor, src)
 
-    def _sending(self, op: str, tensor: Tensor, dst: int) -> Transfer:
-        self.bytes_sent += tensor.nbytes
-        self.messages += 1
-        return self._logged(Transfer(op, dst, tensor.nbytes))
-
-    def _receiving(self, op: str, tensor: Tensor, src: int) -> Transfer:
-        self.bytes_received += tensor.nbytes
-        return self._logged(Transfer(op, src, tensor.nbytes))
-
     def _logged(self, transfer: Transfer) -> Transfer:
-        self.log.append(transfer)
+        self._log.append(transfer)
         return transfer
 
     def _start(
@@ -205,7 +214,7 @@ class CountingP2P:
         else:
             work = op(tensor, peer)
         assert work is not None, "this rank is a member of the default group"
-        self._posted.append(Pending(work, transfer, self.log))
+        self._posted.append(Pending(work, transfer, self._log))
         return self._posted[-1]
 
 

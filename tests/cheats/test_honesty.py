@@ -6,15 +6,23 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from torch.autograd.profiler import profile, record_function
+from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.errors import SubmissionError
-from harness.judge.honesty import nothing_left_behind, sealed
+from harness.judge.forbidden import forbidden, outermost
+from harness.judge.honesty import nothing_left_behind, sealed, watched
+from harness.judge.memory import NAN, poisoned_allocations
+from harness.judge.submission import Submission
 from harness.judge.tools import Toolbox
+from harness.kata import load_kata
 
 
 def test_an_idle_pool_is_no_work_left_behind():
@@ -108,12 +116,141 @@ def test_new_code_inside_an_old_function_is_seen(toolbox):
     assert module.limit() == 1
 
 
+def test_defaults_and_what_a_decorator_wraps_are_seen(toolbox):
+    module = ModuleType("helpers")
+    exec(
+        "from contextlib import contextmanager\n"
+        "def near(x, limit=1, *, times=2):\n    return x < limit * times\n"
+        "@contextmanager\ndef guarded():\n    yield 'guarded'\n",
+        vars(module),
+    )
+    toolbox.take_in(module)
+    module.near.__defaults__ = (1e9,)
+    module.near.__kwdefaults__["times"] = 1e9
+    module.guarded.__closure__[0].cell_contents = lambda: iter(["not guarded"])
+    assert toolbox.put_back() == ["helpers.near", "helpers.near", "helpers.guarded"]
+    assert not module.near(3)
+    with module.guarded() as found:
+        assert found == "guarded"
+    assert toolbox.put_back() == []
+
+
+def test_a_table_that_was_written_to_is_seen(toolbox):
+    module = ModuleType("helpers")
+    module.LIMITS, module.ORDER, module.MOST = {"a": 1.0}, [1, 2], 3
+    toolbox.take_in(module)
+    module.LIMITS["a"], module.MOST = 1e9, 9
+    module.ORDER.reverse()
+    assert toolbox.put_back() == ["helpers.MOST", "helpers.LIMITS", "helpers.ORDER"]
+    assert (module.LIMITS, module.ORDER, module.MOST) == ({"a": 1.0}, [1, 2], 3)
+
+
+def test_what_was_deleted_comes_back(toolbox):
+    median = statistics.median
+    del statistics.median
+    assert toolbox.put_back() == ["statistics.median"]
+    assert statistics.median is median
+
+
 def test_what_is_added_or_counted_is_nobodys_business(toolbox):
     module = ModuleType("helpers")
     module.calls = 0
     toolbox.take_in(module)
     module.calls, module.more = 1, min
     assert toolbox.put_back() == []
+
+
+# ---- endings -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def submission(mini):
+    kata = load_kata(mini / "katas" / "week01" / "doubled")
+    return Submission(kata, "solution", kata.solution)
+
+
+def ends_in(submission, file, ending):
+    with watched(submission):
+        exec(compile(f"import pytest, unittest; {ending}", str(file), "exec"), {})
+
+
+def test_a_test_may_skip_itself(submission):
+    test = submission.kata.folder / "test_doubled.py"
+    with pytest.raises(pytest.skip.Exception, match="on a GPU only"):
+        ends_in(submission, test, "pytest.skip('on a GPU only')")
+
+
+@pytest.mark.parametrize("ending", ["pytest.skip('none')", "raise unittest.SkipTest('none')"])
+def test_a_skip_of_any_other_code_is_no_verdict(submission, ending):
+    with pytest.raises(SubmissionError, match=r"found that it ended the test \(Skip\w+: none\)"):
+        ends_in(submission, "/elsewhere/core.py", ending)
+
+
+# ---- operators -----------------------------------------------------------------------------
+
+
+def is_called(names, call):
+    """Whether `call` is refused for one of these ops."""
+    try:
+        with forbidden(names, on_the_host=True):
+            call()
+    except AssertionError as error:
+        return "this kata is about writing it yourself" in str(error)
+    return False
+
+
+@pytest.fixture
+def idle():
+    """A thread that was started long before the call."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        yield pool
+
+
+def test_ops_are_seen_on_any_thread_and_behind_modes(idle):
+    x = torch.ones(4)
+
+    def unseen(op):
+        with _disable_current_modes():
+            op(x)
+
+    assert is_called(["aten.neg"], lambda: torch.neg(x))
+    assert is_called(["aten.neg"], lambda: idle.submit(torch.neg, x).result())
+    assert is_called(["aten.neg"], lambda: unseen(torch.neg))
+    # softmax stands for _softmax, as a dispatch mode is told
+    assert is_called(["aten._softmax"], lambda: unseen(lambda x: torch.softmax(x, 0)))
+    assert not is_called(["aten.abs"], lambda: idle.submit(torch.neg, x).result())
+
+
+def test_what_an_op_uses_inside_is_its_own_business():
+    x = torch.ones(4)
+    with profile(use_cpu=True) as seen:
+        x.mean()
+    assert "aten::sum" in {event.name() for event in seen.kineto_results.events()}
+    assert list(outermost(seen.kineto_results.events())) == ["aten::mean"]
+    assert not is_called(["aten.sum"], x.mean)
+
+
+def test_a_stretch_that_is_called_like_an_op_hides_none():
+    x = torch.ones(4)
+
+    def annotated():
+        with _disable_current_modes(), record_function("aten::empty"):
+            torch.neg(x)
+
+    assert is_called(["aten.neg"], annotated)
+
+
+@pytest.mark.parametrize("way", [methodcaller("numpy"), np.asarray, np.from_dlpack])
+def test_tensors_become_no_arrays_where_ops_are_forbidden(way):
+    x = torch.ones(4)
+    assert is_called(["aten.neg"], lambda: way(x))
+    assert way(x).tolist() == [1, 1, 1, 1]
+
+
+def test_arrays_are_poisoned_also_where_tensors_become_none():
+    with forbidden(["aten.neg"], on_the_host=True), poisoned_allocations(NAN):
+        assert np.isnan(np.empty(3)).all()
 
 
 # ---- the oracle ----------------------------------------------------------------------------

@@ -1,13 +1,17 @@
 """The calls between two readings of the clock: fresh contents, and one of them is looked at."""
 
+import random
 from collections import Counter
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from harness.judge.spot_check import Nudge, SpotCheck
+from harness.judge import spot_check
+from harness.judge.answer import copied
+from harness.judge.spot_check import Nudge, Refill, SpotCheck
 
 
 class Scripted:
@@ -20,6 +24,22 @@ class Scripted:
         draw = self.draws.pop(0)
         assert draw < below
         return draw
+
+
+def other_contents(inputs):
+    """Make contents of the same form: every tensor and array turned by one place a seed."""
+
+    def turned(value, number):
+        if isinstance(value, torch.Tensor):
+            return value.roll(number)
+        return np.roll(value, number) if isinstance(value, np.ndarray) else value
+
+    first = {name: copied(value) for name, value in inputs.items()}
+    return lambda number: {name: turned(value, number) for name, value in first.items()}
+
+
+def check_of(entry, inputs, **options):
+    return SpotCheck(entry, inputs, other_contents(inputs), **options)
 
 
 def run(check, calls):
@@ -48,25 +68,90 @@ def test_a_nudge_of_a_vector_changes_one_element(x):
 
 
 def test_no_two_calls_see_the_same_contents():
-    seen = []
+    seen, pointers = [], set()
     x = torch.randn(64, 4)
-    pointers = set()
 
     def entry(x):
-        seen.append(x.clone())
+        seen.append(tuple(x.flatten().tolist()))
         pointers.add(x.data_ptr())
         return x * 2
 
-    run(SpotCheck(entry, {"x": x}), 20)
+    run(check_of(entry, {"x": x}), 20)
     assert len(pointers) == 1
-    # two draws of one row out of 64 give the same contents now and then
-    assert len({tuple(one.flatten().tolist()) for one in seen}) >= 12
+    # two nudges of one row out of 64 give the same contents now and then
+    assert len(set(seen)) >= 12
+
+
+def test_floats_are_of_another_seed_whenever_the_number_of_calls_has_doubled():
+    x = torch.arange(256.0).view(64, 4)
+    seen = []
+    run(check_of(lambda x: seen.append(x.clone()), {"x": x}), 20)
+    # one row is nudged and another gets its own values back
+    pairs = enumerate(pairwise([x, *seen]), start=1)
+    new = [at for at, (one, other) in pairs if (one != other).any(dim=1).sum() > 2]
+    assert new == [1, 3, 7, 15]
+
+
+def test_contents_without_a_float_are_new_in_each_call():
+    a, active = np.arange(6), np.eye(3) > 0
+    seen = set()
+
+    def entry(a, active, size):
+        seen.add((*a.tolist(), *active.flatten().tolist(), size))
+        return a * size
+
+    call = run(check_of(entry, {"a": a, "active": active, "size": 4}), 6)
+    assert len(seen) == 6
+    assert np.array_equal(call.result, call.inputs["a"] * 4)
+    assert a.tolist() == [0, 1, 2, 3, 4, 5], "the inputs get their contents back"
+
+
+def test_contents_of_another_form_are_not_written():
+    for other in ({"n": torch.arange(4)}, {"n": torch.arange(3).int()}, {"n": 3}):
+        n = torch.arange(3)
+        refill = Refill({"n": n}, lambda _, other=other: other, Scripted())
+        refill()
+        refill()
+        assert n.tolist() == [0, 1, 2]
+
+
+def test_contents_made_ahead_are_drawn_from_and_none_are_made_later():
+    made = []
+
+    def make(number):
+        made.append(number)
+        return {"n": torch.full((2,), number), "left": "alone"}
+
+    n = torch.zeros(2, dtype=torch.int64)
+    refill = Refill({"n": n}, make, Scripted(1, 0, 1), ahead=2)
+    seen = []
+    for _ in range(3):
+        refill()
+        seen.append(n.tolist())
+    assert made == [1, 2]
+    assert seen == [[2, 2], [1, 1], [2, 2]]
+    refill.undo()
+    assert n.tolist() == [0, 0]
+
+
+def test_contents_that_take_long_are_made_for_a_while_only(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(spot_check.time, "perf_counter", lambda: next(clock) * 0.4)
+    made = []
+    refill = Refill(
+        {"n": torch.zeros(1)},
+        lambda number: made.append(number) or {"n": torch.ones(1)},
+        random.Random(0),
+    )
+    for _ in range(10):
+        refill()
+    assert made == [1, 2, 3], "three times 0.4 s are more than a second"
 
 
 def test_the_drawn_call_is_kept_as_it_was():
     x = torch.randn(16, 4)
     before = x.clone()
-    call = run(SpotCheck(lambda x, n: (x * n, n), {"x": x, "n": 3}), 40)
+    call = run(check_of(lambda x, n: (x * n, n), {"x": x, "n": 3}), 40)
     assert torch.equal(x, before), "the inputs get their contents back"
     assert call.inputs["n"] == 3
     assert not torch.equal(call.inputs["x"], before)
@@ -78,14 +163,14 @@ def test_any_of_the_later_calls_may_be_the_drawn_one():
     drawn = Counter()
     for _ in range(400):
         entry = partial(next, iter(range(1, 25)))
-        drawn[run(SpotCheck(lambda entry: entry(), {"entry": entry}), 24).result] += 1
+        drawn[run(check_of(lambda entry: entry(), {"entry": entry}), 24).result] += 1
     # the sixteenth call is where the last draw began; 400 / 9 of each are expected
     assert set(drawn) == set(range(16, 25))
     assert min(drawn.values()) >= 15
 
 
 def test_calls_of_a_baseline_in_between_are_not_drawn():
-    check = SpotCheck(lambda x: x * 2, {"x": torch.randn(8, 3)})
+    check = check_of(lambda x: x * 2, {"x": torch.randn(8, 3)})
     for _ in range(20):
         check.before()
         check.call()
@@ -94,7 +179,7 @@ def test_calls_of_a_baseline_in_between_are_not_drawn():
     assert torch.equal(call.result, call.inputs["x"] * 2)
 
 
-def test_integers_and_structured_inputs_keep_their_contents():
+def test_structured_inputs_keep_their_contents():
     rows, table = torch.arange(6), torch.arange(6.0)
     seen = set()
 
@@ -102,7 +187,8 @@ def test_integers_and_structured_inputs_keep_their_contents():
         seen.add((tuple(rows.tolist()), tuple(table.tolist())))
         return rows + 1
 
-    run(SpotCheck(entry, {"rows": rows, "table": table}, structured=("table",)), 10)
+    inputs = {"rows": rows, "table": table}
+    run(check_of(entry, inputs, structured=("rows", "table")), 10)
     assert len(seen) == 1
 
 
@@ -113,12 +199,12 @@ def test_an_input_that_was_written_to_is_named():
         return out
 
     inputs = {"x": torch.ones(3, 2), "y": torch.ones(3, 2), "out": torch.zeros(3, 2)}
-    assert run(SpotCheck(entry, inputs, writes=("out",)), 5).changed == ("x",)
+    assert run(check_of(entry, inputs, writes=("out",)), 5).changed == ("x",)
 
 
 def test_arrays_are_nudged_too_and_stay_arrays():
     a = np.arange(12.0).reshape(4, 3)
-    call = run(SpotCheck(lambda a: a.T.copy(), {"a": a}), 9)
+    call = run(check_of(lambda a: a.T.copy(), {"a": a}), 9)
     assert isinstance(call.inputs["a"], np.ndarray)
     assert np.array_equal(call.result, call.inputs["a"].T)
     assert np.array_equal(a, np.arange(12.0).reshape(4, 3))

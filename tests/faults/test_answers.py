@@ -32,4 +32,4 @@ def test_no_wrong_answer_passes(judged, tmp_path):
     events = judged(*(f"--impl={path}" for path in files.values()), "--impl=solution")
     failed = {event["impl"] for event in events if event["outcome"] == "failed"}
     assert failed == {str(path) for path in files.values()}
-    assert len(events) == 7 * (len(ANSWERS) + 1)
+    assert len(events) == 8 * (len(ANSWERS) + 1)

@@ -102,13 +102,7 @@ def test_a_threshold_changed_later_leaves_old_verdicts_as_they_were(bench):
     assert [(found.limit, found.passed) for found in new.measurements] == [(4.0, False)]
 
 
-def test_without_room_for_temporary_files_nothing_is_judged(bench, monkeypatch, tmp_path):
+def test_a_record_needs_no_room_on_a_disk(bench, monkeypatch, tmp_path):
     bench.solve()
-    with monkeypatch.context() as full:
-        full.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-        with pytest.raises(HarnessError, match="gone: expected a folder for temporary files"):
-            bench.judge()
-    latest = bench.progress.latest("counted")
-    assert latest.status == "aborted"
-    assert "expected a folder for temporary files" in latest.reason
-    bench.assert_still_right()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert bench.judge().status == "passed"

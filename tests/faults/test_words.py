@@ -1,5 +1,6 @@
 """What a run came to, in words: from records and error texts, without running anything."""
 
+import socket
 from dataclasses import replace
 
 import pytest
@@ -116,9 +117,17 @@ END = {"event": "end", "exit": 0}
 
 
 @pytest.fixture
-def watch(tmp_path):
-    """One over an empty record, with limits of 3, 5 and 7 seconds."""
-    return Watch(tmp_path / "record", "", Limits(startup_s=3, run_s=5, exit_s=7))
+def line():
+    """Both ends of the line on which a record is spoken."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def watch(line):
+    """One that has heard nothing yet, with limits of 3, 5 and 7 seconds."""
+    return Watch(line[0], "", Limits(startup_s=3, run_s=5, exit_s=7))
 
 
 @pytest.mark.parametrize(
@@ -212,10 +221,19 @@ def test_only_a_skip_can_come_to_no_verdict(outcome, message, expected):
     assert (found.outcome, found.message) == (expected, message)
 
 
-def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch):
+def test_a_pass_has_measured_every_cost():
+    found = {"event": "check", "name": "a", "outcome": "passed", "message": ""}
+    events = [session(1), starting("a"), found | {"measurements": [{"name": "launches"}]}, END]
+    told = {"phase": "exit", "limit_s": 7}
+    assert verdict(events, 0, "", costs=["launches"], **told) == ("passed", "1 checks passed")
+    reason = "expected every [[cost]] to be measured, found none of bytes_moved"
+    costs = ["launches", "bytes_moved"]
+    assert verdict(events, 0, "", costs=costs, **told) == ("failed", reason)
+
+
+def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch, line):
     def write(text):
-        with watch.record.open("a") as record:
-            record.write(text + "\n")
+        line[1].sendall(f"{text}\n".encode())
 
     assert not watch.overdue(3.0)
     assert watch.overdue(3.1)
@@ -230,6 +248,29 @@ def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch):
     assert not watch.overdue(8.2)
     assert not watch.overdue(15.2)
     assert watch.overdue(15.3)
+
+
+def test_the_nonce_waits_on_the_line_and_a_line_cut_short_is_no_event(line):
+    watch = Watch(line[0], "n", Limits(run_s=5))
+    with line[1].makefile() as heard:
+        assert heard.read() == "n"
+    line[1].sendall(b'{"nonce": "n", "event": "end"}\n{"event": "end"}\n{"nonce": "n", "ev')
+    watch.listen()
+    assert watch.events == [{"nonce": "n", "event": "end"}]
+    line[1].sendall(b'ent": "check"}\n')
+    watch.listen()
+    assert [event["event"] for event in watch.events] == ["end", "check"]
+
+
+def test_whoever_floods_the_line_is_heard_so_far_and_no_farther(watch, line, monkeypatch):
+    monkeypatch.setattr(runner, "MOST_HEARD", 100)
+    for _ in range(3):
+        line[1].sendall(b"x" * 1000)
+        watch.listen()
+    assert len(watch._begun) == 100 + 1000
+    line[1].sendall(b'\n{"event": "end"}\n')
+    watch.listen()
+    assert watch.events == [{"event": "end"}]
 
 
 def test_a_device_gets_time_to_compile_and_the_host_a_memory_limit(bench):
