@@ -10,6 +10,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile
 
+from harness.errors import MetadataError
 from harness.judge.memory import LightMode
 
 REFUSAL = "{} was called: this kata is about writing it yourself"
@@ -25,7 +26,16 @@ def forbidden(names: Collection[str], *, on_the_host: bool) -> Iterator[None]:
 
     On the host also in another thread or behind a dispatch mode that was switched off, which the
     profiler sees, and NumPy in place of it.
+
+    Raises:
+        MetadataError: there is no such operator, so that nothing would be refused.
     """
+    for name in names:
+        space, _, op = name.partition(".")
+        if space != "aten" or not hasattr(torch.ops.aten, op):
+            raise MetadataError(
+                f"forbidden: expected an operator of PyTorch such as aten.mm, found {name!r}."
+            )
     if not names:
         yield
     elif not on_the_host:

@@ -16,7 +16,7 @@ import torch
 from torch.autograd.profiler import profile, record_function
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.errors import SubmissionError
+from harness.errors import MetadataError, SubmissionError
 from harness.judge.forbidden import forbidden, outermost
 from harness.judge.honesty import nothing_left_behind, sealed, watched
 from harness.judge.memory import NAN, poisoned_allocations
@@ -239,6 +239,13 @@ def test_a_stretch_that_is_called_like_an_op_hides_none():
             torch.neg(x)
 
     assert is_called(["aten.neg"], annotated)
+
+
+@pytest.mark.parametrize("name", ["aten.nonesuch", "mm", "torch.mm"])
+def test_an_operator_that_does_not_exist_is_told(name):
+    words = f"such as aten.mm, found '{name}'"
+    with pytest.raises(MetadataError, match=words), forbidden([name], on_the_host=True):
+        pass
 
 
 @pytest.mark.parametrize("way", [methodcaller("numpy"), np.asarray, np.from_dlpack])
