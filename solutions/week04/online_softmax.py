@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,36 +26,21 @@ class State(NamedTuple):
 EMPTY = State(largest=-np.inf, total=0.0, weighted=0.0)  # no elements, or all of them -inf
 
 
-class Reader:
-    """A row in slow memory. `reads` counts its elements as often as they are read."""
-
-    def __init__(self, row: Row) -> None:
-        self._row = np.array(row, dtype=np.float64)
-        self.reads = 0
-        self.largest_read = 0
+class Reader(Protocol):
+    """A row in slow memory, whose elements are counted as often as they are read; see oracle.py."""
 
     def __len__(self) -> int:
-        return len(self._row)
+        """Elements of the row."""
 
     def read(self, start: int, stop: int) -> Row:
         """Fetch a copy of elements start to stop, or to the end of the row if that comes first."""
-        chunk = self._row[start:stop].copy()
-        self.reads += len(chunk)
-        self.largest_read = max(self.largest_read, len(chunk))
-        return chunk
 
 
-class Writer:
-    """A row in slow memory to fill. `writes` counts its elements as often as they are written."""
-
-    def __init__(self, length: int) -> None:
-        self.row = np.full(length, -1.0)  # no probability
-        self.writes = 0
+class Writer(Protocol):
+    """A row in slow memory to fill, whose elements are counted as often as they are written."""
 
     def write(self, start: int, values: Row) -> None:
         """Store `values` from element `start` on."""
-        self.row[start : start + len(values)] = values
-        self.writes += len(values)
 
 
 def stats(chunk: Row) -> tuple[float, float]:

@@ -38,56 +38,75 @@ KERNELS = {
 
 
 class Event:
-    """A mark; `at_ms` is when the device passes it."""
-
-    def __init__(self):
-        self.at_ms = math.inf
+    """A mark; when the device passes it, the device knows."""
 
 
 class VirtualDevice:
-    """Runs one kernel; `launch` queues it."""
+    """
+    Runs one kernel; `launch` queues it.
+
+    Whoever times it can read what was counted, in milliseconds and calls, and change none of it.
+    """
 
     def __init__(self, kernel, l2_bytes=40 * MIB):
-        self.kernel, self.l2_bytes = kernel, l2_bytes
-        self.host_ms = 0.0  # now, on the host
-        self.idle_from_ms = 0.0  # when the queue will be empty
-        self.busy_ms = 0.0
-        self.launches = self.syncs = 0
-        self.resident = 0.0  # share of the kernel's data in the cache
-        self.random = random.Random(7)
+        self.__kernel, self.__l2_bytes = kernel, l2_bytes
+        self.__host_ms = 0.0  # now, on the host
+        self.__idle_from_ms = 0.0  # when the queue will be empty
+        self.__busy_ms = 0.0
+        self.__launches = self.__syncs = 0
+        self.__resident = 0.0  # share of the kernel's data in the cache
+        self.__random = random.Random(7)
+        self.__marks = {}  # when the device passes them
+
+    @property
+    def l2_bytes(self):
+        return self.__l2_bytes
+
+    @property
+    def busy_ms(self):
+        return self.__busy_ms
+
+    @property
+    def launches(self):
+        return self.__launches
+
+    @property
+    def syncs(self):
+        return self.__syncs
 
     def launch(self):
-        self.launches += 1
-        self.host_ms += LAUNCH_MS + (self.kernel.compile_ms if self.launches == 1 else 0.0)
-        cold, warm = self.kernel.cold_ms, self.kernel.warm_ms
-        deviation = 1 + self.kernel.jitter * self.random.uniform(-1, 1)
-        disturbance = 10 if self.random.random() < self.kernel.disturbed else 1
-        clock = 2 - min(1, self.busy_ms / RAMP_MS)
-        self._queue((cold + (warm - cold) * self.resident) * deviation * disturbance * clock)
-        self.resident = 1.0
+        self.__launches += 1
+        self.__host_ms += LAUNCH_MS + (self.__kernel.compile_ms if self.__launches == 1 else 0.0)
+        cold, warm = self.__kernel.cold_ms, self.__kernel.warm_ms
+        deviation = 1 + self.__kernel.jitter * self.__random.uniform(-1, 1)
+        disturbance = 10 if self.__random.random() < self.__kernel.disturbed else 1
+        clock = 2 - min(1, self.__busy_ms / RAMP_MS)
+        self.__queue((cold + (warm - cold) * self.__resident) * deviation * disturbance * clock)
+        self.__resident = 1.0
 
     def memset(self, nbytes):
-        self.host_ms += LAUNCH_MS
-        self._queue(nbytes / WRITE_BYTES_PER_MS)
+        self.__host_ms += LAUNCH_MS
+        self.__queue(nbytes / WRITE_BYTES_PER_MS)
         # lines are not evicted strictly in order of age: a cache's size leaves a third behind
-        self.resident = max(0.0, self.resident - nbytes / (1.5 * self.l2_bytes))
+        self.__resident = max(0.0, self.__resident - nbytes / (1.5 * self.__l2_bytes))
 
     def event(self):
         return Event()
 
     def record(self, event):
-        self.host_ms += RECORD_MS
-        event.at_ms = max(self.host_ms, self.idle_from_ms)
+        self.__host_ms += RECORD_MS
+        self.__marks[event] = max(self.__host_ms, self.__idle_from_ms)
 
     def elapsed_ms(self, start, stop):
-        if max(start.at_ms, stop.at_ms) > self.host_ms:
+        start_ms, stop_ms = (self.__marks.get(event, math.inf) for event in (start, stop))
+        if max(start_ms, stop_ms) > self.__host_ms:
             raise RuntimeError("event: expected one that the device has passed. Call sync first.")
-        return (stop.at_ms // TICK_MS - start.at_ms // TICK_MS) * TICK_MS
+        return (stop_ms // TICK_MS - start_ms // TICK_MS) * TICK_MS
 
     def sync(self):
-        self.syncs += 1
-        self.host_ms = max(self.host_ms, self.idle_from_ms) + SYNC_MS
+        self.__syncs += 1
+        self.__host_ms = max(self.__host_ms, self.__idle_from_ms) + SYNC_MS
 
-    def _queue(self, ms):
-        self.idle_from_ms = max(self.host_ms, self.idle_from_ms) + ms
-        self.busy_ms += ms
+    def __queue(self, ms):
+        self.__idle_from_ms = max(self.__host_ms, self.__idle_from_ms) + ms
+        self.__busy_ms += ms

@@ -78,7 +78,8 @@ def test_chase_on_the_device(kata, oracle):
 def test_one_load_a_step(kata, oracle, simt, cost):
     out = np.zeros(1, dtype=np.int32)
     with simt() as counted:
-        oracle.walker(kata.chase)[1, 1](EIGHT, 0, 1000, out)
+        oracle.walker(kata.chase)[1, 1](EIGHT, 5, 1000, out)
+    assert out.tolist() == [5], "125 laps end where they began"
     cost.check("accesses", counted.of(EIGHT).load.elements)
 
 

@@ -181,7 +181,8 @@ def test_crossover_calls_cost_fn_seldom(kata, oracle, cost):
             asked.append(batch)
             return step(batch)
 
-        kata.crossover(counted, kata.A100, "float16", hi=2**20)
+        found = kata.crossover(counted, kata.A100, "float16", hi=2**20)
+        assert found == (threshold if threshold <= 2**20 else None)
         most = max(most, len(asked))
     cost.check("evaluations", most)
 

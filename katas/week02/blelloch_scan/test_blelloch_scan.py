@@ -84,7 +84,8 @@ def test_banks_and_sectors(kata, simt, cost):
     x = np.arange(1024, dtype=np.uint32)
     scratch = np.zeros(kata.scratch_size(x.size, 64), dtype=np.uint32)
     with simt() as counted:
-        kata.blelloch_scan(x, scratch=scratch, block=64)
+        found = kata.blelloch_scan(x, scratch=scratch, block=64)
+    np.testing.assert_array_equal(found, np.cumsum(x, dtype=np.uint32) - x)
     stored = counted.of(scratch).store.elements
     assert 0 < stored <= scratch.size, "one thread of a block stores its total, into `scratch`"
     assert counted.of(x).load.elements >= x.size, "x is read where it is"

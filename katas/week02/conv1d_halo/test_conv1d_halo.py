@@ -74,6 +74,7 @@ def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
     x, w, out = small_integers(seed, 2048), small_integers(seed + 1, 5), np.zeros(2048, np.float32)
     with simt() as counted:
         kata.conv1d_halo(x, w, out=out)
+    np.testing.assert_array_equal(out, np.correlate(np.pad(x, 2), w, "valid"))
     assert counted.of(x).load.elements >= x.size, "x is read where it is"
     cost.check("signal_loads", counted.of(x).load.elements)
     cost.check("weight_loads", counted.of(w).load.elements)
@@ -83,6 +84,7 @@ def test_lanes_read_neighbouring_banks(kata, simt, seed, cost):
     x, w, out = small_integers(seed, 512), small_integers(seed + 1, 5), np.zeros(512, np.float32)
     with simt() as counted:
         kata.conv1d[1, kata.BLOCK](x, w, out)
+    np.testing.assert_array_equal(out, np.correlate(np.pad(x, 2), w, "valid"))
     assert counted.shared_store.elements >= x.size, "inputs go through shared memory"
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
     cost.check("bank_conflicts", worst)

@@ -54,6 +54,7 @@ def test_each_element_is_stored_once(kata, simt, launch):
     a, b, out = (np.ones(500, dtype=np.float32) for _ in range(3))
     with simt() as counted:
         kata.vector_add[launch](a, b, out)
+    assert (out == 2).all()
     assert (counted.stores_per_element(out) == 1).all()
 
 
@@ -62,6 +63,7 @@ def test_lanes_touch_neighbours(kata, simt, cost):
     a, b, out = (np.ones(1024, dtype=np.float32) for _ in range(3))
     with simt() as counted:
         kata.vector_add[2, 64](a, b, out)
+    assert (out == 2).all()
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
 
@@ -93,6 +95,7 @@ def test_broadcast_stores_each_element_once_and_coalesced(kata, simt, cost):
     out = np.zeros((16, 64), dtype=np.float32)
     with simt() as counted:
         kata.broadcast_add[(1, 2), (32, 4)](col, row, out)
+    assert (out == 2).all()
     assert (counted.stores_per_element(out) == 1).all()
     cost.check("broadcast_store_sectors", counted.of(out).store.sectors_per_request)
 
@@ -116,6 +119,7 @@ def test_wrapper_copies_nothing(kata, simt):
     a, b, out = (np.ones(100, dtype=np.float32) for _ in range(3))
     with simt() as counted:
         kata.cuda_vector_add(a, b, out=out)
+    assert (out == 2).all()
     reads, writes = [counted.of(x).load.elements for x in (a, b)], counted.of(out).store.elements
     assert (reads, writes) == ([100, 100], 100), "the kernel was launched on other arrays"
 

@@ -71,6 +71,7 @@ def test_one_thread_of_a_block_stores_its_sum(kata, simt, kernel):
     partial = np.zeros(2, dtype=np.float32)
     with simt() as counted:
         getattr(kata, kernel)[2, 64](counting(256), partial)
+    assert partial.sum() == 256 * 257 // 2
     assert counted.of(partial).store.elements == 2, "a thread that has not waited may be the last"
 
 
@@ -78,8 +79,10 @@ def test_one_thread_of_a_block_stores_its_sum(kata, simt, kernel):
 
 
 def test_sequential_keeps_warps_whole_and_banks_apart(kata, simt, cost):
+    partial = np.zeros(1, dtype=np.float32)
     with simt() as counted:
-        kata.block_sum_sequential[1, 128](counting(256), np.zeros(1, dtype=np.float32))
+        kata.block_sum_sequential[1, 128](counting(256), partial)
+    assert partial[0] == 256 * 257 // 2
     cost.check("sequential_shared_stores", counted.shared_store.elements)
     cost.check("partial_warp_stores", counted.shared_store.partial_requests)
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
@@ -88,17 +91,20 @@ def test_sequential_keeps_warps_whole_and_banks_apart(kata, simt, cost):
 
 
 def test_warps_meet_only_once(kata, simt, cost):
+    partial = np.zeros(1, dtype=np.float32)
     with simt() as counted:
-        kata.block_sum_warp[1, 128](counting(256), np.zeros(1, dtype=np.float32))
+        kata.block_sum_warp[1, 128](counting(256), partial)
+    assert partial[0] == 256 * 257 // 2
     cost.check("warp_barriers", counted.barriers_per_block)
     cost.check("warp_shared_stores", counted.shared_store.elements)
 
 
 def test_threads_sum_several_elements_each(kata, simt, cost):
     x, block = counting(1024), 32
-    partial = np.zeros(4096, dtype=np.float32)
+    partial, out = np.zeros(4096, dtype=np.float32), np.zeros(1, dtype=np.float32)
     with simt() as counted:
-        kata.parallel_reduction(x, block=block, partial=partial)
+        kata.parallel_reduction(x, block=block, partial=partial, out=out)
+    assert out[0] == 1024 * 1025 // 2
     blocks = counted.of(partial).store.elements
     cost.check("elements_per_thread", counted.of(x).load.elements / (blocks * block))
     assert blocks > 1, "one block alone leaves the rest of a GPU idle"

@@ -50,6 +50,7 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     c = np.zeros((16, 16), dtype=np.float32)
     with simt() as counted:
         kata.smem_matmul(a, b, out=c)
+    np.testing.assert_array_equal(c, a @ b)
     loads = counted.of(a).load.elements + counted.of(b).load.elements
     assert loads == counted.global_load.elements, "a and b are read where they are"
     cost.check("global_loads", loads)
@@ -68,8 +69,10 @@ def test_tiles_may_have_another_size(kata, simt, seed, monkeypatch):
 
 def test_tiles_have_no_bank_conflicts(kata, simt, seed, cost):
     a, b = small_integers(seed, 8, 8), small_integers(seed + 1, 8, 8)
+    c = np.zeros((8, 8), dtype=np.float32)
     with simt() as counted:
-        kata.matmul[kata.tiles(8, 8), kata.BLOCK](a, b, np.zeros((8, 8), dtype=np.float32))
+        kata.matmul[kata.tiles(8, 8), kata.BLOCK](a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
     assert counted.shared_store.elements >= a.size + b.size, "both tiles go through shared memory"
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
     cost.check("bank_conflicts", worst)

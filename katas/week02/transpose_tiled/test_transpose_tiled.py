@@ -59,6 +59,7 @@ def test_both_global_sides_are_coalesced(kata, simt, cost):
     a, out = numbered(32, 64), np.zeros((64, 32), dtype=np.float32)
     with simt() as counted:
         kata.transpose[(2, 1), BLOCK](a, out)
+    np.testing.assert_array_equal(out, a.T)
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
 
@@ -67,6 +68,7 @@ def test_the_tile_has_no_bank_conflicts(kata, simt, cost):
     a, out = numbered(32, 32), np.zeros((32, 32), dtype=np.float32)
     with simt() as counted:
         kata.transpose[(1, 1), BLOCK](a, out)
+    np.testing.assert_array_equal(out, a.T)
     moved = (counted.shared_store.elements, counted.shared_load.elements)
     assert moved == (a.size, a.size), "each element goes into the tile once and out of it once"
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
@@ -77,6 +79,7 @@ def test_one_barrier_for_each_tile(kata, simt, cost):
     a, out = numbered(32, 64), np.zeros((64, 32), dtype=np.float32)
     with simt() as counted:
         kata.transpose[(2, 1), BLOCK](a, out)
+    np.testing.assert_array_equal(out, a.T)
     cost.check("barriers", counted.barriers_per_block)
 
 

@@ -50,17 +50,21 @@ class Lab:
     """Trains under a hidden law, with relative `noise` in its losses; `flops` is what was spent."""
 
     def __init__(self, law, *, noise=0.0, seed=0):
-        self._law = law
-        self._noise = noise
-        self._random = np.random.default_rng(seed)
-        self.flops = 0.0
+        self.__law = law
+        self.__noise = noise
+        self.__random = np.random.default_rng(seed)
+        self.__flops = 0.0
+
+    @property
+    def flops(self):
+        return self.__flops
 
     def train(self, params, tokens):
         """Final loss; ValueError where no law holds."""
         if not (params >= SMALLEST and tokens >= SMALLEST):
             raise ValueError(f"expected at least {SMALLEST:g} of both, found {params}, {tokens}")
-        self.flops += 6 * params * tokens
-        return loss(self._law, params, tokens) * math.exp(self._noise * self._random.normal())
+        self.__flops += 6 * params * tokens
+        return loss(self.__law, params, tokens) * math.exp(self.__noise * self.__random.normal())
 
 
 def isoflop_runs(lab, law, budgets, *, sizes, spread, off=1.0):

@@ -33,9 +33,13 @@ def reference(*, x, positions, base, layout):
 def same_precision(*, x, positions, base, layout):
     """In float32 from the best float32 table there is, rounded to the dtype of x."""
     turn = angles(positions, x.shape[-1], base)
-    cos, sin = turn.cos().float(), turn.sin().float()
-    first, second = split(x.float(), layout)
-    return join(first * cos - second * sin, first * sin + second * cos, layout).to(x.dtype)
+    return turned(x.float(), turn.cos().float(), turn.sin().float(), layout).to(x.dtype)
+
+
+def turned(x, cos, sin, layout):
+    """Each pair turned by the angle that a table has for it."""
+    first, second = split(x, layout)
+    return join(first * cos - second * sin, first * sin + second * cos, layout)
 
 
 def angles(positions, d, base):

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.judge import assert_matches
 from harness.judge.timing import HostClock, Samples
 
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -16,6 +17,12 @@ POSITION = st.integers(0, 100_000)
 
 def normal(seed, *shape, dtype=torch.float32, device="cpu"):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(device)
+
+
+def assert_turned(oracle, out, x, cos, sin, layout):
+    truth = oracle.turned(x.double(), cos.double(), sin.double(), layout)
+    trusted = oracle.turned(x.float(), cos, sin, layout).to(x.dtype)
+    assert_matches(out, truth, same_precision=trusted)
 
 
 def table(kata, device, positions, d, **more):
@@ -109,7 +116,7 @@ def test_16_bit_results_are_rounded_once(kata, oracle, device, seed, dtype):
     assert float(error / once) <= 1.05, f"more error than that of one rounding to {dtype}"
 
 
-def test_rotating_needs_little_memory(kata, dispatch, cost, seed):
+def test_rotating_needs_little_memory(kata, oracle, dispatch, cost, seed):
     # counted on the CPU everywhere; 16 rows of x share one row of the table
     x = normal(seed, 2, 8, 64, 64)
     cos, sin = table(kata, "cpu", list(range(64)), 64)
@@ -117,7 +124,8 @@ def test_rotating_needs_little_memory(kata, dispatch, cost, seed):
     peaks = []
     for values, layout in itertools.product((x, x.half()), ("half", "interleaved")):
         with dispatch() as ops:
-            kata.apply_rope(values, cos, sin, layout)
+            out = kata.apply_rope(values, cos, sin, layout)
+        assert_turned(oracle, out, values, cos, sin, layout)
         peaks.append(ops.peak_live_bytes)
     cost.check("peak_memory", max(peaks), ideal=x.nbytes)
 
@@ -126,13 +134,22 @@ def test_rotating_pairs_beats_matrices(kata, oracle, cost, seed, one_thread):
     # on the CPU everywhere: on a GPU this size measures nothing but launches
     x = normal(seed, 1, 2, 512, 128)
     cos, sin = table(kata, "cpu", list(range(512)), 128)
+    asked, found = [], []
+
+    def ask_anew():
+        # in place: an answer kept from another call is wrong now
+        asked.append(x.mul_(0.99).clone())
+
     calls = [
         lambda: oracle.by_matrices(x, cos, sin, "half"),
-        lambda: kata.apply_rope(x, cos, sin, "half"),
-        lambda: kata.apply_rope(x, cos, sin, "interleaved"),
+        lambda: found.append(kata.apply_rope(x, cos, sin, "half")),
+        lambda: found.append(kata.apply_rope(x, cos, sin, "interleaved")),
     ]
-    HostClock().time_rounds(calls, 1, lambda: None)
-    matrices, *mine = HostClock().time_rounds(calls, 9, lambda: None)
+    HostClock().time_rounds(calls, 1, ask_anew)
+    matrices, *mine = HostClock().time_rounds(calls, 9, ask_anew)
+    del asked[::3]  # what the matrices were asked
+    for then, layout, out in zip(asked, 10 * ["half", "interleaved"], found, strict=True):
+        assert_turned(oracle, out, then, cos, sin, layout)
     ratios = [
         Samples(tuple(a / b for a, b in zip(matrices, layout, strict=True))) for layout in mine
     ]

@@ -169,10 +169,11 @@ def test_nothing_is_allocated(kata, oracle, cost):
     cfg = config(kata, oracle.LLAMA2_7B)
     tracemalloc.start()
     try:
-        kata.forward_flops(cfg, batch=1, q_len=1024, kv_len=1024, causal=True)
+        found = kata.forward_flops(cfg, batch=1, q_len=1024, kv_len=1024, causal=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    assert found.attention == 4 * 32 * 4096 * 524_800, "of 1024 · 1025 / 2 pairs"
     cost.check("peak_memory", peak_bytes)
 
 

@@ -87,13 +87,14 @@ def test_weights_of_llama2_7b_take_12_55_gib(kata, oracle):
 
 
 def test_nothing_is_allocated(kata, oracle, cost):
-    fields, _ = oracle.PUBLISHED["gpt2"]
+    fields, published = oracle.PUBLISHED["gpt2"]
     tracemalloc.start()
     try:
-        count(kata, fields)
+        found = count(kata, fields)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    assert found.total == published
     cost.check("peak_memory", peak_bytes)
 
 

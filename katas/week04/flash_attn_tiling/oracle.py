@@ -1,6 +1,7 @@
 """The machine to compute on, and what is right: attention with its scores written out."""
 
 import math
+from collections import Counter
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -28,8 +29,15 @@ class Hbm:
     All is counted in elements: `loads` and `stores` of slow memory, `multiplications`,
     `divisions` and `exponentials` of the chip outside products of matrices, `sram_peak`, the most
     that tiles held at a load. There is room for `sram` elements. O and L are NaN at first; `result`
-    shows them.
+    shows them. What is counted can be read, not set.
     """
+
+    loads = property(lambda self: self.__counts["loads"])
+    stores = property(lambda self: self.__counts["stores"])
+    multiplications = property(lambda self: self.__counts["multiplications"])
+    divisions = property(lambda self: self.__counts["divisions"])
+    exponentials = property(lambda self: self.__counts["exponentials"])
+    sram_peak = property(lambda self: self.__counts["sram_peak"])
 
     def __init__(self, Q, K, V, sram=math.inf):
         arrays = {"Q": Q, "K": K, "V": V}
@@ -37,9 +45,8 @@ class Hbm:
         self._arrays["O"] = np.full(Q.shape, np.nan)
         self._arrays["L"] = np.full(Q.shape[:3], np.nan)
         self._held = WeakValueDictionary()
-        self.sram = sram
-        self.loads = self.stores = self.sram_peak = 0
-        self.multiplications = self.divisions = self.exponentials = 0
+        self.__sram = sram
+        self.__counts = Counter()
 
     def shape(self, name):
         """Shape of an array: [batch, heads, length, d], or of L [batch, heads, queries]."""
@@ -48,7 +55,7 @@ class Hbm:
     def load(self, name, index):
         """Copy a part of an array into a new tile; a slice may reach past the end, as in NumPy."""
         tile = Tile(self._arrays[name][index].copy(), self)
-        self.loads += tile.size
+        self.__counts["loads"] += tile.size
         self._check_room(f"{name}{list(tile.shape)}")
         return tile
 
@@ -58,28 +65,29 @@ class Hbm:
         if part.shape != tile.shape:
             raise ValueError(f"{name}: expected a tile {part.shape}, found {tile.shape}")
         part[...] = _plain(tile)
-        self.stores += part.size
+        self.__counts["stores"] += part.size
 
-    def hold(self, values):
+    def _hold(self, values):
         """Keep account of a tile's memory for as long as something refers to it."""
         owner = values if values.base is None else values.base
         self._held[id(owner)] = owner
 
-    def count(self, ufunc, elements):
+    def _count(self, ufunc, elements):
         """Note what the chip computed."""
-        self.multiplications += elements * (ufunc is np.multiply)
-        self.divisions += elements * (ufunc in DIVISIONS)
-        self.exponentials += elements * (ufunc in EXPONENTIALS)
+        self.__counts["multiplications"] += elements * (ufunc is np.multiply)
+        self.__counts["divisions"] += elements * (ufunc in DIVISIONS)
+        self.__counts["exponentials"] += elements * (ufunc in EXPONENTIALS)
 
     def _check_room(self, loaded):
         tiles = list(self._held.values())
         held = sum(tile.size for tile in tiles)
-        self.sram_peak = max(self.sram_peak, held)
-        if held > self.sram:
+        self.__counts["sram_peak"] = max(self.sram_peak, held)
+        if held > self.__sram:
             shapes = " ".join(str(list(tile.shape)) for tile in tiles)
             raise SramOverflow(
-                f"sram: expected at most {self.sram} elements alive, found {held} with the load of "
-                f"{loaded}: {shapes}. Let go of tiles, or bind their names anew, before you load."
+                f"sram: expected at most {self.__sram} elements alive, found {held} with the load "
+                f"of {loaded}: {shapes}. "
+                "Let go of tiles, or bind their names anew, before you load."
             )
 
 
@@ -94,7 +102,7 @@ class Tile(NDArrayOperatorsMixin):
     def __init__(self, values, hbm):
         self._values = np.asarray(values)
         self._hbm = hbm
-        hbm.hold(self._values)
+        hbm._hold(self._values)
 
     @property
     def shape(self):
@@ -132,7 +140,7 @@ class Tile(NDArrayOperatorsMixin):
                 raise TypeError("a tile stays on the chip: write x = x + tile where x is an array")
             kwargs["out"] = (out[0]._values,)
         values = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
-        self._hbm.count(ufunc, np.size(values))
+        self._hbm._count(ufunc, np.size(values))
         return Tile(values, self._hbm) if out is None else out[0]
 
     def __array_function__(self, func, types, args, kwargs):

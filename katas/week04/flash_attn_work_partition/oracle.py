@@ -16,6 +16,12 @@ def kv_blocks(i, Sq, Sk, Br, Bc, causal):
     )
 
 
+def causal_work(B, H, Sq, Sk, Br, Bc):
+    """Tiles of keys of every tile of queries: those that begin where its last query still sees."""
+    last_seen = [min(start + Br, Sq) - 1 + Sk - Sq for start in range(0, Sq, Br)]
+    return B * H * [sum(start <= last for start in range(0, Sk, Bc)) for last in last_seen]
+
+
 def makespan(slots):
     """When the last slot is done; each computes its tiles one after the other."""
     return max(sum(tile.kv_blocks for tile in slot) for slot in slots)

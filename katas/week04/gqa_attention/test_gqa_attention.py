@@ -101,7 +101,8 @@ def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
 def test_a_group_goes_through_one_product(kata, oracle, dispatch, seed):
     inputs = draw(oracle, "cpu", seed, t=64, d=16)
     with dispatch() as ops:
-        kata.gqa_attention(**inputs)
+        out = kata.gqa_attention(**inputs)
+    assert_right(oracle, out, inputs)
     products = sum(ops.count(f"aten.{name}") for name in ("mv", "mm", "addmm", "bmm", "baddbmm"))
     assert products <= 2 * 2, "K and V of a shared head were read more than once"
 

@@ -1,4 +1,4 @@
-"""What is right: softmax and its statistics over the whole row at once, summed exactly."""
+"""The slow memory to work on, and what is right: whole rows at once, summed exactly."""
 
 import math
 
@@ -8,6 +8,54 @@ import numpy as np
 # merges, and exp of it by that share; beyond 746 exp is 0. Twice that, and exp's own rounding.
 RELATIVE = 1e-12
 SMALLEST = 1e-300  # below it doubles lose digits
+
+
+class Reader:
+    """A row in slow memory. `reads` counts its elements as often as they are read."""
+
+    def __init__(self, row):
+        self.__row = np.array(row, dtype=np.float64)
+        self.__reads = self.__largest_read = 0
+
+    @property
+    def reads(self):
+        return self.__reads
+
+    @property
+    def largest_read(self):
+        return self.__largest_read
+
+    def __len__(self):
+        return len(self.__row)
+
+    def read(self, start, stop):
+        """Fetch a copy of elements start to stop, or to the end of the row if that comes first."""
+        chunk = self.__row[start:stop].copy()
+        self.__reads += len(chunk)
+        self.__largest_read = max(self.__largest_read, len(chunk))
+        return chunk
+
+
+class Writer:
+    """A row in slow memory to fill. `writes` counts its elements as often as they are written."""
+
+    def __init__(self, length):
+        self.__row = np.full(length, -1.0)  # no probability
+        self.__writes = 0
+
+    @property
+    def writes(self):
+        return self.__writes
+
+    @property
+    def row(self):
+        """A copy of what was written."""
+        return self.__row.copy()
+
+    def write(self, start, values):
+        """Store `values` from element `start` on."""
+        self.__row[start : start + len(values)] = values
+        self.__writes += len(values)
 
 
 def softmax(row):
