@@ -1,5 +1,7 @@
 """The kill matrix runs what can still add something, cheapest kills first."""
 
+from collections import defaultdict
+
 import pytest
 
 from harness.errors import MetadataError
@@ -61,8 +63,12 @@ def test_remembered_kills_are_tried_first(judged, kata):
     ]
     kills = cheapest_kills(failures)
     remember(kata, kills)
-    pairs = {(name, test) for name, tests in kills.items() for test in tests}
-    assert set(ran(judged("--impl=wrong", "--matrix=lean"))) == pairs
+    tried = defaultdict(list)
+    for name, test in ran(judged("--impl=wrong", "--matrix=lean")):
+        tried[name].append(test)
+    # one that remembers by address may live through it once, and then meets the others
+    assert {name: tests[: len(kills[name])] for name, tests in tried.items()} == kills
+    assert sum(map(len, tried.values())) < len(ran(whole)) / 2
 
 
 def test_a_memory_that_is_wrong_costs_time_and_proves_nothing_less(judged, kata):
