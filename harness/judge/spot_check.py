@@ -50,7 +50,8 @@ class SpotCheck:
         entry: The function.
         arguments: What it is called with; their contents change between calls.
         make: Arguments of the same form with other contents, by the number of their seed.
-        ahead: How many of them to make now, where nothing may be made between two calls.
+        ahead: How many of them to make now, where nothing may be made between two calls; None
+            makes them between calls.
         writes: Names of the arguments that it may change and return.
         structured: Names of the arguments that keep their contents, because one of their values
             depends on another.
@@ -62,7 +63,7 @@ class SpotCheck:
         arguments: Inputs,
         make: Make,
         *,
-        ahead: int = 0,
+        ahead: int | None = None,
         writes: Collection[str] = (),
         structured: Collection[str] = (),
     ) -> None:
@@ -157,11 +158,13 @@ class Refill:
         inputs: What is written to.
         make: Called with 1, 2, … for `inputs` with other contents.
         draw: Chooses among contents that there are already.
-        ahead: How many to make now. 0 makes them when they are needed, until that has taken
+        ahead: How many to make now. None makes them when they are needed, until that has taken
             `MAKING_S` seconds.
     """
 
-    def __init__(self, inputs: Inputs, make: Make, draw: random.Random, *, ahead: int = 0) -> None:
+    def __init__(
+        self, inputs: Inputs, make: Make, draw: random.Random, *, ahead: int | None = None
+    ) -> None:
         self._inputs = inputs
         self._make = make
         self._random = draw
@@ -172,9 +175,9 @@ class Refill:
         self._held: deque[Contents] = deque(maxlen=KEPT)
         self._count = 0
         self._left_s = MAKING_S if any(self._homes.values()) else 0.0
-        for _ in range(ahead):
-            self._make_more()
-        if ahead:
+        if ahead is not None:
+            for _ in range(ahead):
+                self._make_more()
             self._left_s = 0.0
 
     def __call__(self) -> None:

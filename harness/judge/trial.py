@@ -185,8 +185,7 @@ class Trial:
             self.submission.entry,
             arguments,
             lambda number: self.launchable(self.inputs(threshold.case, number)),
-            # a GPU must not wait between two calls
-            ahead=0 if self.on_the_host else 2,
+            ahead=None if self.on_the_host else room_for(arguments),
             writes=self.submission.kata.writes,
             structured=self.structured,
         )
@@ -252,6 +251,14 @@ class Trial:
             torch.set_num_threads(1)
             return timing.HostClock(), timing.nothing, None
         return timing.EventClock(), timing.cache_flush(2 * self.profile.llc_bytes), smi_probe()
+
+
+def room_for(arguments: Inputs) -> int:
+    """How many other contents, two at most, fit on the device beside these and a call's work."""
+    views = map(as_tensor, [part for _, part in parts([*arguments.values()], "")])
+    nbytes = sum(view.nbytes for view in views if view is not None)
+    # each is held; as much again is taken by a copy of the inputs, a drawn call and the result
+    return min(2, torch.cuda.mem_get_info()[0] // max(nbytes, 1) // 3)
 
 
 def case_arguments(case: Case, backend: str) -> dict[str, Any]:

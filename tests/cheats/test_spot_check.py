@@ -12,6 +12,7 @@ import torch
 from harness.judge import spot_check
 from harness.judge.answer import copied
 from harness.judge.spot_check import Nudge, Refill, SpotCheck
+from harness.judge.trial import room_for
 
 
 class Scripted:
@@ -132,6 +133,20 @@ def test_contents_made_ahead_are_drawn_from_and_none_are_made_later():
     assert seen == [[2, 2], [1, 1], [2, 2]]
     refill.undo()
     assert n.tolist() == [0, 0]
+
+
+def test_where_there_is_no_room_contents_stay():
+    n = torch.zeros(2, dtype=torch.int64)
+    refill = Refill({"n": n}, lambda number: {"n": n + number}, Scripted(), ahead=0)
+    refill()
+    assert n.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("free", "contents"), [(2999, 0), (3000, 1), (6000, 2), (90_000, 2)])
+def test_there_is_room_for_what_memory_is_left(monkeypatch, free, contents):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100_000))
+    x, y = torch.zeros(150), np.zeros(50, dtype=np.float64)
+    assert room_for({"x": x, "y": y, "causal": True}) == contents
 
 
 def test_contents_that_take_long_are_made_for_a_while_only(monkeypatch):
