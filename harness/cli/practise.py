@@ -67,6 +67,8 @@ def run(
             name = kept_as(house, kata, impl)
             draw.outcome(kata, outcome, name, house.shown(kata.file), gpu=device_present())
             passed = passed and outcome.status == "passed"
+        if more and kata.vary:
+            click.echo("You solved it before: cases were drawn besides those that are listed.")
         if impl == "yours" and house.workspace.is_swapped(kata.name, kata.file):
             click.echo(f"The reference stands in place of your file: kata restore {kata.name}")
     sys.exit(0 if passed else 1)
