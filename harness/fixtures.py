@@ -44,7 +44,7 @@ def kata(submission: Submission) -> ModuleType:
     except HarnessError as error:
         pytest.fail(error.message, pytrace=False)
     except NotImplementedError:
-        pytest.fail(submission.stub_message, pytrace=False)
+        pytest.fail(submission.stub_message(), pytrace=False)
     except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
         pytest.fail(_import_failure(submission.path, error), pytrace=False)
 
@@ -54,7 +54,9 @@ def _import_failure(path: Path, error: Exception) -> str:
     lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__)
              if entry.filename == str(path)]  # fmt: skip
     line = lines[-1] if lines else getattr(error, "lineno", "?")
-    return f"{path.name} does not import: {type(error).__name__}: {error} (line {line})"
+    # a SyntaxError says its line by itself
+    words = error.msg if isinstance(error, SyntaxError) else error
+    return f"{path.name} does not import: {type(error).__name__}: {words} (line {line})"
 
 
 @pytest.fixture(scope="module")

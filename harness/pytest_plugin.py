@@ -306,7 +306,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     except NotImplementedError as error:
         if submission is None or not _is_bare(error):
             raise
-        message = submission.stub_message
+        message = submission.stub_message(error)
         pyfuncitem.user_properties.append(("stub", message))
     except HarnessError as error:
         if kata_of(pyfuncitem.path) is None:

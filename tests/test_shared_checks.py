@@ -41,6 +41,23 @@ def test_a_stub_fails_every_test_with_one_clear_line(judged):
         assert event["message"] == expected
 
 
+def test_of_several_functions_the_one_that_is_not_written_is_named(judged, mini):
+    file = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    file.write_text(
+        "class Helper:\n    def twice(self, x):\n        raise NotImplementedError\n\n\n"
+        "def doubled(x):\n    return Helper().twice(x)\n"
+    )
+    for event in judged():
+        assert event["message"].startswith("doubled.Helper.twice is still a stub: edit katas/")
+
+
+def test_a_syntax_error_says_its_line_once(judged, mini):
+    file = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    file.write_text("def doubled(x:\n    return x\n")
+    words = {event["message"] for event in judged()}
+    assert words == {"doubled.py does not import: SyntaxError: '(' was never closed (line 1)"}
+
+
 def test_the_learners_own_file_is_judged(judged, mini):
     solution = mini / "solutions" / "week01" / "doubled.py"
     (mini / "katas" / "week01" / "doubled" / "doubled.py").write_text(solution.read_text())

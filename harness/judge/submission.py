@@ -81,13 +81,24 @@ class Submission:
         """SHA-256 of the file as it is now."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
-    @property
-    def stub_message(self) -> str:
-        """The one line a test prints when the code to judge is not written yet."""
+    def stub_message(self, error: NotImplementedError | None = None) -> str:
+        """The one line a test prints when the code that raised `error` is not written yet."""
         shown = self.kata.file if self.label in ("yours", "stub") else self.path
         if shown.is_relative_to(self.kata.root):
             shown = shown.relative_to(self.kata.root)
-        return f"{self.kata.name} is still a stub: edit {shown}"
+        function = _raised_in(error, self.path)
+        of_which = "" if function in ("", self.kata.name) else f".{function}"
+        return f"{self.kata.name}{of_which} is still a stub: edit {shown}"
+
+
+def _raised_in(error: NotImplementedError | None, file: Path) -> str:
+    """The innermost function of `file` that `error` came through; "" where there is none."""
+    name, trace = "", error.__traceback__ if error else None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            name = trace.tb_frame.f_code.co_qualname
+        trace = trace.tb_next
+    return name
 
 
 def submissions(kata: Kata, spec: str, cache: Path) -> list[Submission]:

@@ -110,7 +110,7 @@ def inspect_kernels(
                 kernels = compile_kernels(_request(submission, case, target), cache_dir=cache_dir)
             except CompileFailed as error:
                 if "NotImplementedError" in error.message:
-                    raise SubmissionError(submission.stub_message) from None
+                    raise SubmissionError(submission.stub_message()) from None
                 found.failures.setdefault(target, []).append(error.message)
                 continue
             for facts in kernels:

@@ -63,7 +63,7 @@ def recorded(submission: Submission, case: int) -> Recording:
         exit_code, output = run_group(command, LIMIT_S, SIMULATED, cwd=kata.root)
         written = out.read_text(encoding="utf-8") if out.is_file() else ""
     if exit_code == STUB:
-        raise SubmissionError(submission.stub_message)
+        raise SubmissionError(submission.stub_message())
     if exit_code == REFUSED:
         raise SubmissionError(written)
     name = kata.functions[0]
