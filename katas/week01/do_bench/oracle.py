@@ -19,13 +19,15 @@ class Kernel:
     `cold_ms` with nothing in the cache, `warm_ms` with everything; a launch deviates by up to
     `jitter`, and the share `disturbed` of them takes ten times as long: one in fifty, for with one
     in twenty a warm-up that happens to meet none of them lets a right answer overrun the time it
-    was given. The first launch keeps the host busy for `compile_ms`.
+    was given. The launch with the number `disturbs`, counted from 1, takes ten times as long in any
+    case. The first launch keeps the host busy for `compile_ms`.
     """
 
     cold_ms: float
     warm_ms: float
     jitter: float = 0.01
     disturbed: float = 0.02
+    disturbs: int = 0
     compile_ms: float = 50.0
 
 
@@ -79,7 +81,8 @@ class VirtualDevice:
         self.__host_ms += LAUNCH_MS + (self.__kernel.compile_ms if self.__launches == 1 else 0.0)
         cold, warm = self.__kernel.cold_ms, self.__kernel.warm_ms
         deviation = 1 + self.__kernel.jitter * self.__random.uniform(-1, 1)
-        disturbance = 10 if self.__random.random() < self.__kernel.disturbed else 1
+        disturbed = self.__random.random() < self.__kernel.disturbed
+        disturbance = 10 if disturbed or self.__launches == self.__kernel.disturbs else 1
         clock = 2 - min(1, self.__busy_ms / RAMP_MS)
         self.__queue((cold + (warm - cold) * self.__resident) * deviation * disturbance * clock)
         self.__resident = 1.0

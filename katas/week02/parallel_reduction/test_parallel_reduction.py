@@ -27,8 +27,9 @@ def total(kata, x, **options):
 # ---- the kernels ---------------------------------------------------------------------------
 
 
-# one element; one past a warp; a last block whose second half is missing, and one within it
-@pytest.mark.parametrize(("n", "block"), [(1, 32), (33, 32), (640, 128), (1000, 128)])
+# one element; one past a warp; a last block whose second half is missing, and one within it; the
+# largest block
+@pytest.mark.parametrize(("n", "block"), [(1, 32), (33, 32), (640, 128), (1000, 128), (1500, 1024)])
 def test_sequential_sums_two_elements_a_thread(kata, n, block):
     x, blocks = counting(n), -(-n // (2 * block))
     partial = unwritten(blocks)
@@ -43,6 +44,13 @@ def test_warp_kernel_is_right_on_any_grid(kata, n, blocks, block):
     partial = unwritten(blocks)
     kata.block_sum_warp[blocks, block](cuda.to_device(counting(n)), partial)
     assert partial.copy_to_host().sum() == n * (n + 1) // 2
+
+
+def test_blocks_share_the_elements_evenly(kata):
+    # 8 for each of 3 * 32 threads; partial[b] is how many block b has summed
+    partial = unwritten(3)
+    kata.block_sum_warp[3, 32](cuda.to_device(np.ones(768, dtype=np.float32)), partial)
+    assert partial.copy_to_host().tolist() == [256, 256, 256]
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
