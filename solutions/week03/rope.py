@@ -33,7 +33,7 @@ def rope_table(
     """
     Return cos and sin of position * base ** (-2 i / d) for each pair i of d channels.
 
-    Right to float32 rounding at positions from -(2 ** 24) to 2 ** 24, on the device of `positions`.
+    Right to float32 rounding wherever |position| < 2 ** 24, on the device of `positions`.
 
     Raises:
         ValueError: `d` is odd or below 2.

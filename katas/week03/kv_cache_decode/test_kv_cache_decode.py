@@ -101,9 +101,10 @@ def test_query_heads_share_keys_in_groups(kata, oracle, device, seed, chunks):
     assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, chunks), q, k, v)
 
 
-def test_float16_is_as_good_as_eager_attention(kata, oracle, device, seed):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_other_dtypes_are_as_good_as_eager_attention(kata, oracle, device, seed, dtype):
     q, k, v = oracle.sequence(
-        tokens=65, q_heads=4, kv_heads=2, d=32, device=device, seed=seed, dtype=torch.float16
+        tokens=65, q_heads=4, kv_heads=2, d=32, device=device, seed=seed, dtype=dtype
     )
     cache = cache_for(kata, k)
     assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, [40, 24, 1]), q, k, v)

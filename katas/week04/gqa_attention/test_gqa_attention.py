@@ -1,5 +1,7 @@
 """Who shares with whom, what becomes of gradients and checkpoints, and that nothing is copied."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -86,11 +88,17 @@ def test_gradient_of_a_shared_head_is_summed_over_its_group(kata, oracle, device
     assert_matches(got, want, same_precision=trusted)
 
 
+# a decode step and two queries of a prompt: K by itself is larger than what may be allocated
+STEP, CHUNK = {"s": 1, "t": 2048, "d": 128}, {"s": 2, "t": 512, "d": 128, "causal": True}
+
+
 def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
     # counted on the CPU in every session: a GPU's products may need a workspace
     allocated = []
-    for dtype, layout in [(torch.float32, "bhsd"), (torch.float16, "bshd")]:
-        inputs = draw(oracle, "cpu", seed, t=2048, d=128, dtype=dtype, layout=layout)
+    for queries, (dtype, layout) in product(
+        (STEP, CHUNK), [(torch.float32, "bhsd"), (torch.float16, "bshd")]
+    ):
+        inputs = draw(oracle, "cpu", seed, **queries, dtype=dtype, layout=layout)
         with dispatch() as ops:
             out = kata.gqa_attention(**inputs)
         assert_right(oracle, out, inputs)
@@ -98,8 +106,9 @@ def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
     cost.check("allocated_bytes", max(allocated))
 
 
-def test_a_group_goes_through_one_product(kata, oracle, dispatch, seed):
-    inputs = draw(oracle, "cpu", seed, t=64, d=16)
+@pytest.mark.parametrize("queries", [STEP, CHUNK], ids=["decode", "two queries"])
+def test_a_group_goes_through_one_product(kata, oracle, dispatch, seed, queries):
+    inputs = draw(oracle, "cpu", seed, **queries)
     with dispatch() as ops:
         out = kata.gqa_attention(**inputs)
     assert_right(oracle, out, inputs)
@@ -118,6 +127,12 @@ def test_pooling_by_hand(kata, device, dtype):
     assert pooled.dtype == dtype
     assert pooled.tolist() == [[2], [4], [20], [40]]
     assert kata.mean_pool_kv(w, heads=4, kv_heads=4).tolist() == w.tolist()
+
+
+def test_pooling_large_weights_stays_in_range(kata, device):
+    # four times 40 000 is more than float16 holds, their mean is not
+    w = torch.full((4, 1), 40_000.0, dtype=torch.float16, device=device)
+    assert kata.mean_pool_kv(w, heads=4, kv_heads=1).tolist() == [[40_000]]
 
 
 def test_pooling_heads_that_agree_changes_nothing(kata, device, seed):

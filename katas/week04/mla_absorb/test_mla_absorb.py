@@ -114,6 +114,17 @@ def test_step_costs_no_more_than_attention_to_latents(kata, oracle, device, cost
     cost.check("flops", flops, ideal=ideal)
 
 
+def test_step_writes_no_key_of_any_head(kata, oracle, device, dispatch, cost, seed):
+    # what is made elementwise counts no FLOPs, but it has to be put somewhere
+    x, weights, named = layer(kata, oracle, device, seed, b=2, s=257, dims=WIDE)
+    _, cache = kata.mla_prefill(x[:, :256], weights)
+    with dispatch() as ops:
+        out, _ = kata.mla_decode(x[:, 256:], cache, weights)
+    cost.check("step_bytes", ops.allocated_bytes)
+    exact, trusted = oracle.truth(x, named, first=256)
+    assert_matches(out, exact, same_precision=trusted)
+
+
 def test_published_figures_of_deepseek_v2(kata):
     dims = kata.DEEPSEEK_V2
     assert kata.cache_elements(dims) == 576
