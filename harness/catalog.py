@@ -116,7 +116,7 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """Everything under ``katas/``; read lazily, so that one kata costs one file."""
+    """Everything under ``katas/``; read lazily, so that one kata costs one of them."""
 
     root: Path
     parts: tuple[Part, ...] = field(default=())
@@ -129,6 +129,11 @@ class Curriculum:
         paths = sorted((self.root / "katas").glob("week*/week.toml"))
         weeks = _all_or_every_problem(load_week, paths)
         return {week.number: week for week in weeks}
+
+    @cached_property
+    def items(self) -> dict[str, str]:
+        """Everything that a kata may cover, id to name, in the order of the weeks."""
+        return {id_: name for week in self.weeks.values() for id_, name in week.items().items()}
 
     @cached_property
     def katas(self) -> dict[str, Kata]:
@@ -186,13 +191,11 @@ class Curriculum:
     def _load_kata(self, folder: Path) -> Kata:
         """Read a kata whose `covers` this curriculum knows."""
         kata = load_kata(folder)
-        known = [item for week in self.weeks.values() for item in week.items()]
         with Problems(folder / "kata.toml") as problems:
             for item in kata.covers:
-                if item not in known:
-                    problems.add(
-                        "covers", "ids of some week.toml", repr(item) + nearest(item, known)
-                    )
+                if item not in self.items:
+                    found = repr(item) + nearest(item, self.items)
+                    problems.add("covers", "ids of some week.toml", found)
         return kata
 
 

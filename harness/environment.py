@@ -33,6 +33,9 @@ def home_folder(root: Path | None = None) -> Path:
     return Path(asked) if asked else (root or find_root(Path.cwd())) / ".kata"
 
 
+SEEDS = 2**31  # from 0 on: what --seed takes, and what is drawn without it
+
+
 def cache_folder() -> Path:
     """What may be deleted at any time: compiled kernels, wrong solutions made from edits."""
     return home_folder() / "cache"

@@ -73,7 +73,7 @@ def load_oracle(path: Path) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    """``cpu`` or ``cuda``: where this session's tensors live."""
+    """``cpu`` or ``cuda``: where the tensors of a test live."""
     return os.environ["KATA_DEVICE"]
 
 

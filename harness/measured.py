@@ -103,6 +103,11 @@ def save(results: dict[str, Any], path: Path) -> None:
     write_atomically(path, (json.dumps(results, indent=1) + "\n").encode())
 
 
+def kept_results(root: Path) -> list[dict[str, Any]]:
+    """The results that the project at `root` ships, oldest first."""
+    return load_results(root / "hardware_profiles" / "measured")
+
+
 def load_results(folder: Path) -> list[dict[str, Any]]:
     """Every file of results under `folder`, oldest first."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]

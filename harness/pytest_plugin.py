@@ -22,6 +22,7 @@ import pytest
 
 from harness.catalog import find_root
 from harness.environment import (
+    SEEDS,
     cache_folder,
     device_present,
     missing_extra,
@@ -35,7 +36,6 @@ from harness.kata import Case, Kata, kata_of, varied_cases
 from harness.record import SEED, on_a_line, recorder_for
 from harness.stages import ORDER, stage_of
 
-SEEDS = 2**31
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
 pytest_plugins = ["harness.fixtures", "harness.benchmarks"]
@@ -248,7 +248,7 @@ def _case_id(case: Case) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name each item's kata, implementation and test; drop what this session cannot judge."""
+    """Name each item's kata, implementation and test; drop what cannot be judged here."""
     parallel = bool(config.getoption("numprocesses", None)) or "PYTEST_XDIST_WORKER" in os.environ
     kept = []
     for item in items:

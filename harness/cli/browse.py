@@ -44,11 +44,11 @@ def list_katas(
         if part not in known:
             raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
         of_part = known[part]
-    known_items = [item for one in house.curriculum.weeks.values() for item in one.items()]
-    if concept is not None and concept not in known_items:
+    items = house.curriculum.items
+    if concept is not None and concept not in items:
         raise UsageProblem(
-            f"--concept: expected an id such as 09.4, found {concept!r}"
-            f"{nearest(concept, known_items)}. `kata coverage` lists them."
+            f"--concept: expected an id such as 09.4, found {concept!r}{nearest(concept, items)}. "
+            "`kata coverage` lists them."
         )
     standing = house.standings()
     rows = []

@@ -99,7 +99,7 @@ def start(house: House, kata: Kata) -> None:
 def explain(house: House, kata: Kata, anyway: bool) -> None:
     """The reference, and why it is fast. Then the ladder: naive, yours, it and the library."""
     from harness.ladder import climb, timed_elsewhere
-    from harness.measured import load_results
+    from harness.measured import kept_results
 
     standing = house.standings()[kata.name]
     solved = standing.level >= Level.FAST and standing.open is None
@@ -114,10 +114,8 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
     with draw.waiting(f"climbing the ladder on {device}"):
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)
-    if device == "cpu":
-        results = load_results(house.root / "hardware_profiles" / "measured")
-        if line := timed_elsewhere(kata, results):
-            click.echo(line)
+    if device == "cpu" and (line := timed_elsewhere(kata, kept_results(house.root))):
+        click.echo(line)
 
 
 @click.command()

@@ -57,10 +57,10 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
 def _entries(house: House, kata: Kata, profile: "Profile") -> "list[Entry]":
     """What was timed on the profile, and the traffic of what was not."""
     from harness.ladder import climb
-    from harness.measured import load_results
+    from harness.measured import kept_results
     from harness.pictures import roofline as points
 
-    results = load_results(house.root / "hardware_profiles" / "measured")
+    results = kept_results(house.root)
     timings = {
         **points.reference_timings(results, kata, profile),
         **points.own_timings(house.progress.best(), kata, profile),

@@ -11,7 +11,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
-from harness.environment import device_present, missing_extra
+from harness.environment import SEEDS, device_present, missing_extra
 from harness.errors import DeviceError, HarnessError, UsageProblem
 from harness.files import hash_of, read_file, sha256
 from harness.hardware import find_profile
@@ -22,7 +22,7 @@ from harness.processes import Interrupts
 from harness.runner import Outcome, run_kata
 from harness.workspace import StashEntry
 
-SEED = click.IntRange(0, 2**31 - 1)
+SEED = click.IntRange(0, SEEDS - 1)
 MORE_CASES = 3  # on a repeat, besides those that the kata lists
 EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
 

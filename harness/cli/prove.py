@@ -125,7 +125,7 @@ def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
     from harness import measured
 
     chosen = {kata.id: kata for kata in katas} or _by_id(house)
-    results = measured.load_results(house.root / MEASURED)
+    results = measured.kept_results(house.root)
     rows = [row for row in measured.rows(results, _by_id(house)) if row["kata"] in chosen]
     draw.measured([row for row in rows if row["latest"] or history])
     for line in measured.machines(results):
@@ -139,5 +139,4 @@ def _by_id(house: House) -> dict[str, Kata]:
     return {kata.id: kata for kata in house.curriculum.katas.values()}
 
 
-MEASURED = Path("hardware_profiles") / "measured"
 COMMANDS = [new, stub, check, measure, show_measured]

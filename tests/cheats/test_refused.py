@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 MATCHES, ALONE = "test_matches_reference[7-float32]", "test_leaves_inputs_alone[7-float32]"
 SECOND = "test_second_call_sees_new_values[7-float32]"
 UNTIMED = {
-    # first, while no right answer of another lies in this session's memory
+    # first, while no right answer of another lies in this process's memory
     "found_memory": "all zeros",
     "lazy_subclass": "result: expected a plain torch.Tensor, found its subclass",
     "promise": "result: expected a finished tensor",

@@ -15,7 +15,7 @@ REORDERED = 1e-9
 
 @pytest.fixture(scope="module")
 def h200(profile):
-    """The H200's ceilings, on which the capture was made, whatever GPU counts in this session."""
+    """The H200's ceilings, on which the capture was made, whatever GPU counts here."""
     peak = {"float16": 989.4e12, "float32": 67e12}
     return replace(profile, peak=peak, bandwidth=4.8e12, launch_s=2e-6)
 

@@ -13,7 +13,7 @@ TILE = (256, 128)
 
 @pytest.fixture(scope="module")
 def a100(profile):
-    """The SMs and warps of an A100, whatever GPU counts in this session."""
+    """The SMs and warps of an A100, whatever GPU counts here."""
     return replace(profile, sms=108, warp_size=32)
 
 
