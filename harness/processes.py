@@ -16,6 +16,7 @@ from typing import IO, Self
 TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
 TICK_S = 0.05  # how often the time is looked at
 KEEPER_S = 10.0  # for the keeper to clear up: what hangs in a driver may not die at all
+LINE = "line:"  # in a command, names a socket that the process inherits, by its number
 KEEPER = Path(__file__).with_name("keeper.py")
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from harness.causes import in_one_line
 from harness.environment import versions
+from harness.processes import LINE
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
-LINE = "line:"  # a record that is spoken into an inherited socket, by its number
 MOST_DETAIL = 4000  # characters of a message or a traceback
 Write = Callable[[dict[str, Any]], None]
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from harness.environment import device_present
 from harness.kata import Kata
+from harness.processes import LINE, run_watched
 from harness.processes import child_environment as child_environment
 from harness.processes import run_group as run_group
-from harness.processes import run_watched
 from harness.progress import Check, Measurement
-from harness.record import LINE
 from harness.verdict import Event, checks_of, events_of, first, last_words, verdict
 from harness.verdict import read_record as read_record
 
@@ -199,7 +198,7 @@ def pytest_command(
     """
     The pytest call that judges `targets` and writes what it finds to `record`.
 
-    That is a file, or the name of a socket that the process inherits (``harness.record.LINE``).
+    That is a file, or the name of a socket that the process inherits (``harness.processes.LINE``).
     """
     command = [sys.executable, "-m", "pytest", *map(str, targets), "--record", str(record)]
     command += [f"--device={device}", *(f"--impl={impl}" for impl in impls)]

@@ -143,3 +143,8 @@ def test_the_command_line_imports_nothing_heavy():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert not set(HEAVY) & set(json.loads(shown.stdout))
+
+
+def test_the_command_line_does_without_pytest():
+    code = "import sys, harness.cli; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
