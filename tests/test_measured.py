@@ -146,8 +146,8 @@ def judged(monkeypatch):
     """What `measure` had judged, with made-up figures in place of a GPU's."""
     asked = []
 
-    def run_kata(kata, *, impl, device):
-        asked.append((kata.name, impl, device))
+    def run_kata(kata, *, impl, device, extra=()):
+        asked.append((kata.name, impl, device, *extra))
         return outcome_of(0.3 if impl == "wrong:naive" else 0.9)
 
     monkeypatch.setattr(measured, "run_kata", run_kata)
@@ -157,7 +157,10 @@ def judged(monkeypatch):
 def test_naive_versions_are_kept_beside_the_reference(katas, judged, tmp_path):
     katas[ID].wrong.joinpath("naive.py").write_text('"""Wrong on purpose: slow."""\n')
     found = measured.measure(katas.values(), naive=True)
-    assert judged == [("doubled", "solution", "cuda"), ("doubled", "wrong:naive", "cuda")]
+    assert judged == [
+        ("doubled", "solution", "cuda"),
+        ("doubled", "wrong:naive", "cuda", "-k", "test_speed"),
+    ]
     measured.save(found, tmp_path / "one.json")
     rows = measured.rows(measured.load_results(tmp_path), katas)
     assert [(row["impl"], row["value"], row["problem"]) for row in rows] == [
@@ -182,6 +185,22 @@ def test_naive_versions_are_timed_when_asked_for_only(katas, judged):
     found = measured.measure(katas.values())
     assert "wrong:naive" not in found["katas"][ID]
     assert len(judged) == 1
+
+
+def test_what_was_judged_is_kept_when_a_later_kata_stops_it(katas, judged, monkeypatch):
+    kept = []
+    two = [katas[ID], replace(katas[ID], week=2)]
+    once = measured.run_kata
+
+    def run_kata(kata, **options):
+        if kata.week == 2:
+            raise KeyboardInterrupt
+        return once(kata, **options)
+
+    monkeypatch.setattr(measured, "run_kata", run_kata)
+    with pytest.raises(KeyboardInterrupt):
+        measured.measure(two, keep=lambda kata, found: kept.append((kata, [*found["katas"]])))
+    assert kept == [(ID, [ID])]
 
 
 @pytest.mark.parametrize(("value", "code"), [(0.9, 0), (0.81, 1)])

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -99,16 +100,24 @@ def measure(
     naive: bool,
     output: Path,
 ) -> None:
-    """Judge the references on this machine's GPU and keep the figures in a file."""
+    """
+    Judge the references on this machine's GPU and keep the figures in a file.
+
+    The file is written after each kata, so that nothing is lost when it is stopped.
+    """
     from harness import measured
 
     if not device_present():
         raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
-    results = measured.measure(choose(house, katas, weeks, everything), impl, naive=naive)
-    measured.save(results, output)
+
+    def keep(kata: str, results: dict[str, Any]) -> None:
+        measured.save(results, output)
+        result = results["katas"][kata]
+        click.echo(f"{kata}: {result['status']}: {result['reason']} in {result['duration_s']:g} s")
+
+    chosen = choose(house, katas, weeks, everything)
+    results = measured.measure(chosen, impl, naive=naive, keep=keep)
     draw.measured(measured.rows([results], _by_id(house)))
-    for name, result in results["katas"].items():
-        click.echo(f"{name}: {result['status']}: {result['reason']}")
 
 
 @click.command("measured")
