@@ -129,6 +129,20 @@ def missing_extra(kata: Kata) -> str | None:
     return None
 
 
+def unmet_requirements() -> dict[str, str]:
+    """What the project needs and does not find, extras apart: package to expected and found."""
+    unmet = {}
+    for line in requires("gpu-katas") or ():
+        wanted = Requirement(line)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        if not _installed(wanted.name):
+            unmet[wanted.name] = f"expected {wanted.specifier}, found none"
+        elif not wanted.specifier.contains(version(wanted.name), prereleases=True):
+            unmet[wanted.name] = f"expected {wanted.specifier}, found {version(wanted.name)}"
+    return unmet
+
+
 def _installed(package: str) -> bool:
     try:
         version(package)
@@ -137,8 +151,11 @@ def _installed(package: str) -> bool:
     return True
 
 
+# what a verdict depends on
+JUDGED_WITH = ("torch", "triton", "numba", "numba-cuda", "numpy")
+
+
 def versions() -> dict[str, str]:
     """Versions of what a verdict depends on."""
-    packages = ("torch", "triton", "numba", "numba-cuda", "numpy")
-    found = {package: version(package) for package in packages if _installed(package)}
+    found = {package: version(package) for package in JUDGED_WITH if _installed(package)}
     return {"python": platform.python_version(), **found}

@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from harness import environment
 from harness.cli import SECTIONS, main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,9 +121,23 @@ def test_the_doctor_names_what_is_in_the_way_and_goes_on(kata_command, tmp_path)
     done = kata_command("doctor", KATA_HOME=str(tmp_path / "file" / "home"))
     assert done.returncode == 3
     assert "!!  history" in done.stdout
-    assert "ok  katas        1" in done.stdout
-    assert "make setup" not in done.stderr
+    assert "ok  katas       1" in done.stdout
+    assert "To install" not in done.stderr
     assert kata_command("doctor").returncode == 0
+
+
+def test_the_doctor_holds_what_is_installed_against_what_is_needed(monkeypatch):
+    needs = ["numpy<1", "click>=8", "nowhere>=1", 'other>=2; extra == "dev"']
+    monkeypatch.setattr(environment, "requires", lambda _: needs)
+    found = version("numpy")
+    assert environment.unmet_requirements() == {
+        "numpy": f"expected <1, found {found}",
+        "nowhere": "expected >=1, found none",
+    }
+    done = CliRunner().invoke(main, ["--root", str(ROOT), "doctor"])
+    assert done.exit_code == 3
+    assert f"!!  numpy       expected <1, found {found}" in done.stdout
+    assert "pip install -c constraints.txt" in done.stderr
 
 
 def test_a_week_shows_its_plan(kata_command):

@@ -10,7 +10,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import House
-from harness.environment import device_present, versions
+from harness.environment import JUDGED_WITH, device_present, unmet_requirements, versions
 from harness.errors import HarnessError
 
 
@@ -70,19 +70,23 @@ def verify(house: House, card: Path, sample: int, seed: int) -> None:
 @click.pass_obj
 def doctor(house: House) -> None:
     """What is installed, what is missing, and the way out."""
-    found = versions()
+    found, unmet = versions(), unmet_requirements()
     lines = [("python", platform.python_version(), sys.version_info >= (3, 11))]
-    lines += [(name, found.get(name, "missing"), name in found) for name in NEEDED]
+    sound = [name for name in JUDGED_WITH if name in found and name not in unmet]
+    lines += [(name, found[name], True) for name in sound]
+    lines += [(name, told, False) for name, told in unmet.items()]
     gpu = "present" if device_present() else "none: work is counted, not timed"
     lines += [
         ("GPU driver", gpu, True),
         ("katas", *_told(lambda: str(len(house.curriculum.katas)))),
         ("history", *_told(lambda: f"{len(house.progress.attempts())} attempts in {house.home}")),
     ]
+    width = max(len(name) for name, _, _ in lines)
     for name, what, good in lines:
-        click.echo(f"{'ok ' if good else '!! '} {name:12} {what}")
-    if not all(name in found for name in NEEDED):
-        click.echo("To install what is missing: make setup", err=True)
+        click.echo(f"{'ok ' if good else '!! '} {name:{width}}  {what}")
+    if unmet:
+        way_out = "pip install -c constraints.txt -e ."
+        click.echo(f"To install what was tested together: {way_out}", err=True)
     sys.exit(0 if all(good for _, _, good in lines) else 3)
 
 
@@ -94,5 +98,4 @@ def _told(question: Callable[[], str]) -> tuple[str, bool]:
         return error.message, False
 
 
-NEEDED = ("torch", "triton", "numba", "numba-cuda", "numpy")
 COMMANDS = [export, import_, verify, doctor]
