@@ -15,11 +15,15 @@ import numpy as np
 import torch
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from harness.errors import HarnessError
-from harness.simulators.triton_hooks import before, named_arguments, operands
+from harness.simulators.triton_hooks import (
+    before,
+    interpreter_classes,
+    named_arguments,
+    operands,
+)
 
 # methods of the interpreter's builder that touch memory: places of pointers and mask in their
 # arguments, and what they do
@@ -104,7 +108,7 @@ def install_bounds_guard() -> None:
 
     A second call changes nothing.
     """
-    function, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
+    builder, function = interpreter_classes()
     if getattr(function.run, "checks_bounds", False):
         return
     current: list[Bounds] = []
@@ -165,7 +169,7 @@ def refuse_bf16(kernel: str, arguments: Mapping[str, object]) -> None:
 
 def install_bf16_guard() -> None:
     """Make every interpreted launch refuse bfloat16 from now on; a second call changes nothing."""
-    function = interpreter.InterpretedFunction
+    _, function = interpreter_classes()
     if getattr(function.run, "refuses_bf16", False):
         return
 

@@ -74,7 +74,26 @@ def interpreter_classes() -> tuple[Any, Any]:
             "triton: expected TRITON_INTERPRET=1 from before its import, found compiled kernels. "
             "Run on the CPU: pytest --device cpu."
         )
+    _let_one_element_be_an_index()
     return interpreter.InterpreterBuilder, interpreter.InterpretedFunction
+
+
+def _let_one_element_be_an_index() -> None:
+    """
+    Have a loop's bounds be taken from tensors of one element, whatever the version of NumPy.
+
+    Triton 3.6 asks NumPy to make a number of an array, which it refuses since 2.4.
+    """
+    patch = interpreter._patch_lang_tensor
+    if getattr(patch, "mended", False):
+        return
+
+    def mended(tensor: Any, scope: Any) -> None:  # noqa: ANN401 -- Triton's own
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    mended.mended = True  # type: ignore[attr-defined]
+    interpreter._patch_lang_tensor = mended
 
 
 def operands(argument: Any) -> Iterator[Any]:  # noqa: ANN401 -- whatever a kernel is given
