@@ -123,7 +123,7 @@ def _session(katas: Sequence[Kata], *, impls: Iterable[str], extra: Iterable[str
     with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
         record = Path(folder) / "record.jsonl"
         command = pytest_command(
-            [kata.folder for kata in katas],
+            katas,
             impls=impls,
             device="cpu",
             record=record,

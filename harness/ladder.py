@@ -57,7 +57,7 @@ def _measured(kata: Kata, impls: Sequence[str], device: str) -> dict[str, list[d
     """Judge `impls` in one session; what was measured of each."""
     with tempfile.TemporaryDirectory(prefix="kata-ladder-") as folder:
         record = Path(folder) / "record.jsonl"
-        command = pytest_command([kata.folder], impls=impls, device=device, record=record)
+        command = pytest_command([kata], impls=impls, device=device, record=record)
         exit_code, output = run_group(command, LIMIT_S, {}, cwd=kata.root)
         events = read_record(record)
     if not any(event["event"] == "end" for event in events):

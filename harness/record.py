@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from itertools import count
 from json import JSONEncoder
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from harness.causes import in_one_line
 from harness.environment import versions
-from harness.processes import LINE
+from harness.processes import LINE, seal
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
 MOST_DETAIL = 4000  # characters of a message or a traceback
@@ -104,16 +105,18 @@ def _into_line(number: int) -> Write:
     """
     Speak into the inherited socket `number`: what was said cannot be taken back or written over.
 
-    The nonce that each line has to carry is waiting there, to be read once.
+    The nonce that seals each line is waiting there, to be read once. It is never said, so that
+    who stands between has no line to alter, leave out or add.
     """
     line = socket.socket(fileno=number)
     line.set_inheritable(False)
-    with line.makefile(encoding="ascii") as heard:
+    with line.makefile("rb") as heard:
         nonce = heard.read()
-    encode, send = JSONEncoder().encode, line.sendall
+    encode, send, sealed, numbers = JSONEncoder().encode, line.sendall, seal, count()
 
     def write(event: dict[str, Any]) -> None:
-        send(f"{encode({'nonce': nonce, **event})}\n".encode())
+        text = encode(event).encode()
+        send(b"%b %b\n" % (sealed(nonce, next(numbers), text), text))
 
     return write
 

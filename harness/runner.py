@@ -1,11 +1,12 @@
 """Run one kata's tests in a process of their own and bring back what was judged."""
 
+import hmac
 import os
 import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from harness.environment import device_present
 from harness.kata import Kata
-from harness.processes import LINE, run_watched
+from harness.processes import LINE, run_watched, seal
 from harness.processes import child_environment as child_environment
 from harness.processes import run_group as run_group
 from harness.progress import Check, Measurement
@@ -97,14 +98,14 @@ def run_kata(
     """
     Judge one implementation of `kata` on one device; `extra` are further options of pytest.
 
-    The child is killed with everything it started when its time is over. Only a complete record
-    that carries this run's nonce counts as a verdict; the child's exit code does not.
+    The child is killed with everything it started when its time is over. Only a complete record,
+    sealed with this run's nonce, counts as a verdict; the child's exit code does not.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        watch = Watch(ours, secrets.token_hex(16), limits or limits_of(kata, device))
+        watch = Watch(ours, secrets.token_bytes(16), limits or limits_of(kata, device))
         command = pytest_command(
-            [kata.folder],
+            [kata],
             impls=[impl],
             device=device,
             record=f"{LINE}{theirs.fileno()}",
@@ -147,7 +148,7 @@ class Watch:
     than the three together.
     """
 
-    def __init__(self, line: socket.socket, nonce: str, limits: Limits) -> None:
+    def __init__(self, line: socket.socket, nonce: bytes, limits: Limits) -> None:
         self.line = line
         self.nonce = nonce
         self.limits = limits
@@ -155,8 +156,9 @@ class Watch:
         self.since_s = 0.0
         self.events: list[Event] = []
         self._begun = b""  # of a line that has no end yet
+        self._taken = 0  # lines that were sealed
         # the child reads the nonce to its end, so that nobody can read it again
-        line.sendall(nonce.encode())
+        line.sendall(nonce)
         line.shutdown(socket.SHUT_WR)
         line.setblocking(False)
 
@@ -182,11 +184,18 @@ class Watch:
             while len(heard) < end and (chunk := self.line.recv(65_536)):
                 heard += chunk
         *lines, self._begun = bytes(heard).split(b"\n")
-        self.events += events_of(lines, self.nonce)
+        self.events += events_of([text for line in lines for text in self._unsealed(line)])
+
+    def _unsealed(self, line: bytes) -> Iterator[bytes]:
+        """What a line says, if it is the next one of the run's own; else nothing."""
+        seen, _, text = line.partition(b" ")
+        if hmac.compare_digest(seen, seal(self.nonce, self._taken, text)):
+            self._taken += 1
+            yield text
 
 
 def pytest_command(
-    targets: Iterable[Path],
+    katas: Sequence[Kata],
     *,
     impls: Iterable[str],
     device: str,
@@ -196,11 +205,15 @@ def pytest_command(
     extra: Iterable[str] = (),
 ) -> list[str]:
     """
-    The pytest call that judges `targets` and writes what it finds to `record`.
+    The pytest call that judges `katas` and writes what it finds to `record`.
 
     That is a file, or the name of a socket that the process inherits (``harness.processes.LINE``).
     """
-    command = [sys.executable, "-m", "pytest", *map(str, targets), "--record", str(record)]
+    # nothing that lies about in a folder has a say: a module, a conftest.py, pytest's settings
+    command = [sys.executable, "-P", "-m", "pytest", *(str(kata.folder) for kata in katas)]
+    settings = katas[0].root / "pyproject.toml"
+    command += ["--noconftest", *([f"-c{settings}"] if settings.is_file() else [])]
+    command += ["--record", str(record)]
     command += [f"--device={device}", *(f"--impl={impl}" for impl in impls)]
     command += ["-q", "--no-header", "--tb=short", "--color=no", "-p", "no:cacheprovider"]
     # it collects garbage five times at the end, for a third of a second

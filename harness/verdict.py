@@ -27,18 +27,17 @@ def read_record(path: Path) -> list[Event]:
     return events_of(path.read_bytes().split(b"\n")[:-1]) if path.is_file() else []
 
 
-def events_of(lines: Iterable[bytes], nonce: str = "") -> list[Event]:
-    """The events among these lines, those that carry the nonce of their run."""
-    return [event for line in lines if (event := _event(line, nonce)) is not None]
+def events_of(lines: Iterable[bytes]) -> list[Event]:
+    """The events among these lines."""
+    return [event for line in lines if (event := _event(line)) is not None]
 
 
-def _event(line: bytes, nonce: str) -> Event | None:
+def _event(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    ours = isinstance(event, dict) and "event" in event and event.get("nonce", "") == nonce
-    return event if ours else None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 def first(events: Sequence[Event], kind: str) -> Event:
@@ -126,7 +125,7 @@ def _judged(
         return "error", f"no check was judged: {last_words(output)}"
     if unmeasured:
         return "failed", f"expected every [[cost]] to be measured, found none of {unmeasured[0]}"
-    return "passed", f"{passed} checks passed"
+    return "passed", f"{passed} check{'s' if passed > 1 else ''} passed"
 
 
 def _overdue_words(events: Sequence[Event], phase: str, limit_s: float) -> str:

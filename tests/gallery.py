@@ -166,7 +166,7 @@ def _judged(exhibits: Sequence[Exhibit], curriculum: Curriculum, home: Path) -> 
         for one in exhibits
     }
     command = pytest_command(
-        [curriculum.kata(name).folder for name in dict.fromkeys(chosen.values())],
+        [curriculum.kata(name) for name in dict.fromkeys(chosen.values())],
         impls=["wrong"],
         device="cpu",
         record=record,

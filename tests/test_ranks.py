@@ -15,10 +15,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from harness import environment
-from harness.errors import UsageProblem
+from harness.errors import SubmissionError, UsageProblem
 from harness.fixtures import Ranks
+from harness.judge.tools import toolbox
 from harness.meters import communication
 from harness.meters.communication import (
+    CommMeter,
     CountingP2P,
     WaitProblem,
     all_gather_into_tensor,
@@ -565,3 +567,15 @@ def test_a_session_that_uses_cuda_already_is_asked_itself(monkeypatch):
         assert environment.gpu_count() == os.getpid()
     finally:
         environment.gpu_count.cache_clear()
+
+
+def test_a_tool_that_is_replaced_on_a_rank_is_named():
+    toolbox.take_in()
+
+    def counts_nothing(rank, world):
+        CommMeter._note = lambda *_: None
+        return rank
+
+    with pytest.raises(SubmissionError, match=r"found replaced: .*CommMeter\._note"):
+        Ranks("cpu")(2, counts_nothing)
+    assert Ranks("cpu")(2, lambda rank, world: rank) == [0, 1]

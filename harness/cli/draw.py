@@ -84,25 +84,28 @@ def sources_of(one: "Week") -> None:
 
 def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) -> None:
     """One run: what is red, the thresholds, and what to do next."""
+    from rich.markup import escape
+
     out = console()
     for check in result.checks:
         if check.outcome != "skipped":
             _check_line(out, check)
     skipped = [check for check in result.checks if check.outcome == "skipped"]
     if skipped:
-        out.print(f"{MARKS['skipped']} {len(skipped)} skipped: {skipped[0].message}")
+        out.print(f"{MARKS['skipped']} {len(skipped)} skipped: {escape(skipped[0].message)}")
     for found in result.measurements:
         _measurement_line(out, found)
     if result.device == "cpu" and any(one.on == "cuda" for one in kata.speed):
         out.print("[dim]speed: not judged, for want of a GPU (work was counted instead)[/]")
     colour = "green" if result.status == "passed" else "red"
     out.print(
-        f"[{colour}]{result.status.replace('_', ' ')}[/]: {kata.name} ({impl}, {result.device}): "
-        f"{result.reason} · {result.duration_s:.1f} s · --seed {result.seed}"
+        f"[{colour}]{result.status.replace('_', ' ')}[/]: {kata.name} "
+        f"({escape(impl)}, {result.device}): {escape(result.reason)} "
+        f"· {result.duration_s:.1f} s · --seed {result.seed}"
     )
     if result.status in ("crashed", "timed_out", "error"):
         out.print(result.output.strip()[-3000:], markup=False)
-    out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}")
+    out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}", markup=False)
 
 
 def _check_line(out: "Console", check: "Check") -> None:
@@ -128,7 +131,9 @@ def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, gpu: bool) 
         return f"kata explain {kata.name}, then kata next"
     if any("is still a stub" in check.message for check in result.checks):
         return f"edit {shown}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
-    return f"mend the first ✗, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
+    red = any(check.outcome == "failed" for check in result.checks)
+    first = "mend the first ✗" if red else "read what is said above"
+    return f"{first}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
 
 
 def as_row(kata: Kata, state: str) -> dict[str, Any]:

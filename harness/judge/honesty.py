@@ -3,6 +3,7 @@ What the code under test may not do to its judge.
 
 * open an answer or a verdict: the solutions, the wrong solutions, the oracle, what is kept of
   attempts;
+* write to what judges it, now or the next time: tests, thresholds, profiles, the harness;
 * replace what verdicts rest on: clocks, comparisons, the harness's own functions;
 * end a test by itself, by a skip or an exit;
 * leave work behind on a thread or in a child process;
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 import unittest
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -54,6 +55,10 @@ FILE_EVENTS = {
     "os.symlink": (0, 1),
     "os.truncate": (0,),
 }
+# those of them that leave something else where the files were
+CHANGE_EVENTS = FILE_EVENTS.keys() - {"open"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # flags of "open"
+OF_NUMBA = re.compile(r"\.nb[ci]\b")  # what it keeps of compiled functions, beside the code
 # audit events that start a program, and where in their arguments its command line is
 PROGRAM_EVENTS = {"os.exec": 1, "os.posix_spawn": 1, "os.system": 0, "subprocess.Popen": 1}
 # what stands between the paths of a command line, also in HEAD:path and --file=path
@@ -76,6 +81,7 @@ class _Watch:
         codes: Code that it has made from text.
         root: Where the curriculum is.
         protected: Files and folders that hold an answer or a verdict.
+        house: Files and folders that decide over verdicts, and may be read.
         thread: The judge's. Nothing on another one is the judge's.
         tried: What was refused, in words.
     """
@@ -84,6 +90,7 @@ class _Watch:
     codes: frozenset[CodeType]
     root: str
     protected: tuple[str, ...]
+    house: tuple[str, ...]
     thread: int = field(default_factory=get_ident)
     tried: list[str] = field(default_factory=list)
 
@@ -96,6 +103,18 @@ class _Watch:
         around = moved and any(place.startswith(real + os.sep) for place in self.protected)
         if (inside or around) and real != self.own and self.code_under_test_runs():
             self.refuse(f"{'moved' if moved else 'opened'} {real}")
+
+    def check_change(self, path: object) -> None:
+        """Refuse to change a file of the house, or to put compiled code beside it."""
+        if not isinstance(path, (str, bytes, PathLike)):
+            return
+        real = realpath(fsdecode(path))
+        inside = any(real == place or real.startswith(place + os.sep) for place in self.house)
+        if not inside or real == self.own:
+            return
+        compiled = "__pycache__" in real and not OF_NUMBA.search(real)
+        if (compiled or Path(real).is_file()) and self.code_under_test_runs():
+            self.refuse(f"changed {real}")
 
     def check_database(self, name: object) -> None:
         """Refuse any database: from one that is its own others can be attached."""
@@ -145,6 +164,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         return
     for at in FILE_EVENTS.get(event, ()):
         watch.check(args[at], moved=event == "os.rename")
+        if event in CHANGE_EVENTS or args[2] & WRITING:
+            watch.check_change(args[at])
     if event == "sqlite3.connect":
         watch.check_database(args[0])
     if event in PROGRAM_EVENTS:
@@ -188,6 +209,8 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
     toolbox.take_in(*modules)
     outer, watch = _watch, _watch_for(submission)
     _watch = watch
+    # what it imports is compiled, and nothing is kept of that
+    keeps_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
     except ENDINGS as error:
@@ -200,18 +223,27 @@ def watched(submission: Submission, *modules: ModuleType) -> Iterator[None]:
         raise
     finally:
         same, _watch = _watch is watch, outer
+        sys.dont_write_bytecode = keeps_no_bytecode
         replaced = toolbox.put_back()
+        replaced += [] if same else ["the judge's watch"]
         if watch.tried:
             raise SubmissionError(
                 f"{submission.path.name}: expected it to stand on its own, found that it "
                 f"{watch.tried[0]}."
             )
-        if replaced or not same:
-            names = ", ".join(replaced) or "the judge's watch"
-            raise SubmissionError(
-                f"{submission.path.name}: expected the judge's tools as they were, found replaced: "
-                f"{names}."
-            )
+        _refuse_replaced(submission.path.name, replaced)
+
+
+def assert_tools_kept() -> None:
+    """Refuse what has been replaced in this process, for a fork that the judge never sees again."""
+    _refuse_replaced("the code under test", toolbox.put_back())
+
+
+def _refuse_replaced(whose: str, names: Sequence[str]) -> None:
+    if names:
+        raise SubmissionError(
+            f"{whose}: expected the judge's tools as they were, found replaced: {', '.join(names)}."
+        )
 
 
 def _load_tools(backend: str) -> None:
@@ -239,6 +271,7 @@ def _watch_for(submission: Submission) -> _Watch:
         codes=frozenset(homeless_codes(functions.get(name) for name in kata.functions)),
         root=str(kata.root),
         protected=(*_answers(kata.root, kata.oracle), *_protected),
+        house=_house(kata.root),
     )
 
 
@@ -255,6 +288,13 @@ def _answers(root: Path, oracle: Path) -> tuple[str, ...]:
         *(Path(f"{progress}{more}") for more in ("", "-journal", "-shm", "-wal")),
     )
     return tuple(map(realpath, answers))
+
+
+@cache
+def _house(root: Path) -> tuple[str, ...]:
+    """Files and folders that decide over verdicts, this one's or later ones."""
+    parts = ("katas", "hardware_profiles", "pyproject.toml")
+    return (HARNESS.removesuffix(os.sep), *(realpath(root / part) for part in parts))
 
 
 def _of_the_judge(trace: TracebackType | None, watch: _Watch, submission: Submission) -> bool:
@@ -288,6 +328,13 @@ def nothing_left_behind() -> Iterator[None]:
             raise SubmissionError(
                 f"expected all work to be done when the call returns, found {words}."
             )
+
+
+def hooks() -> tuple[Any, ...]:
+    """What the interpreter calls while other code runs on this thread: profiler, tracer, more."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = map(monitoring.get_tool, range(6)) if monitoring else ()
+    return sys.getprofile(), sys.gettrace(), *tools
 
 
 def _at_work() -> dict[object, str]:

@@ -4,22 +4,24 @@ Calls checked while they are timed, so that none can be honest in the one and no
 Before each call the same storage is given other contents, so that no answer can be kept from an
 earlier call: one row of every floating-point input (the last axis; one element of a vector) takes
 its neighbour's values, which nobody notices who looks at a few of them; now and then, and in each
-call where there is no such input, all are what another seed makes. One call, drawn at random from
-the later ones, is compared with the reference once the clock has stopped.
+call where there is no such input, all are what another seed makes. One of the later calls, drawn
+at random when it has returned, is compared with the reference once the clock has stopped.
 """
 
 import math
 import random
-import time
+import sys
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
 from harness.judge.answer import Value, as_tensor, assert_sound, copied, differences, parts
+from harness.judge.honesty import hooks
 
 Inputs = dict[str, Any]
 Make = Callable[[int], Inputs]
@@ -78,30 +80,35 @@ class SpotCheck:
         loose = [value for name, value in arguments.items() if name not in structured]
         floats = [view for view in _tensors(loose) if view.is_floating_point()]
         self._nudges = [Nudge(view, self._random) for view in floats if view.numel() > 1]
+        self._hooks = hooks()
+        self._changes = 0
         self._calls = 0
         self._window = 0
         self._awaited = False
-        self._given: Inputs | None = None
+        self._given: Inputs = {}
         self._got: list[Value] = []
         self._kept: tuple[Inputs, Value] | None = None
 
     def call(self) -> None:
         """The timed call."""
         result = self._entry(**self._arguments)
+        # here, where a hook that works in between is on the clock
+        if hooks() != self._hooks:
+            sys.setprofile(self._hooks[0])
+            sys.settrace(self._hooks[1])
+            raise AssertionError(
+                "a hook of the interpreter was left behind by a timed call: expected all work to "
+                "be done when it returns"
+            )
         if self._awaited:
             self._awaited, self._got = False, [result]
 
     def before(self) -> None:
-        """Ahead of each call, untimed: new contents, and a draw whether this is the one to keep."""
+        """Ahead of each call, untimed: new contents, kept for the case that it is drawn."""
         self._settle()
-        self._calls += 1
         self._change()
-        # a draw starts afresh at each power of two, which leaves the warm-up behind; of the n
-        # calls since then each is the one that is kept with probability 1 / n
-        self._window = 1 if self._calls & (self._calls - 1) == 0 else self._window + 1
-        if self._random.randrange(self._window) == 0:
-            self._given = {name: copied(value) for name, value in self._arguments.items()}
-            self._awaited = True
+        self._given = {name: copied(value) for name, value in self._arguments.items()}
+        self._awaited = True
 
     def drawn(self) -> DrawnCall:
         """The call that was drawn, its arrays on the host; the inputs get their contents back."""
@@ -120,19 +127,25 @@ class SpotCheck:
     def _change(self) -> None:
         for nudge in self._nudges:
             nudge.undo()
+        self._changes += 1
         # at the end of each stretch that a call is drawn from, so that most of it is nudged only
-        if not self._nudges or self._calls & (self._calls + 1) == 0:
+        if not self._nudges or self._changes & (self._changes + 1) == 0:
             self._refill()
         for nudge in self._nudges:
             nudge()
 
     def _settle(self) -> None:
-        """Keep the last call if it was drawn; nothing here waits for the device."""
-        if self._given is not None and self._got:
+        """Draw whether the last call is the one to keep; nothing here waits for the device."""
+        if self._got:
             (result,) = self._got
-            assert_sound(result, self._arguments, writes=self._writes)
-            self._kept = self._given, copied(result)
-        self._given, self._got, self._awaited = None, [], False
+            self._calls += 1
+            # a draw starts afresh at each power of two, which leaves the warm-up behind; of the n
+            # calls since then each is the one that is kept with probability 1 / n
+            self._window = 1 if self._calls & (self._calls - 1) == 0 else self._window + 1
+            if self._random.randrange(self._window) == 0:
+                assert_sound(result, self._arguments, writes=self._writes)
+                self._kept = self._given, copied(result)
+        self._given, self._got, self._awaited = {}, [], False
 
 
 def _like(held: Value, argument: Value) -> Value:
@@ -198,10 +211,10 @@ class Refill:
         return tuple(name for name, found in self._changes.items() if any(map(bool, found)))
 
     def _make_more(self) -> None:
-        start = time.perf_counter()
+        start = perf_counter()
         self._count += 1
         made = self._make(self._count)
-        self._left_s -= time.perf_counter() - start
+        self._left_s -= perf_counter() - start
         if all(_form(made[name]) == _form(value) for name, value in self._inputs.items()):
             self._held.append({name: _tensors(made[name]) for name in self._inputs})
         else:

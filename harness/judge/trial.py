@@ -15,6 +15,7 @@ from harness.judge import kernels, timing
 from harness.judge.answer import as_tensor, parts
 from harness.judge.correctness import assert_matches
 from harness.judge.device_state import Probe, smi_probe
+from harness.judge.forbidden import forbidden
 from harness.judge.guarded import GuardedCall, Inputs, Order
 from harness.judge.honesty import nothing_left_behind
 from harness.judge.memory import NAN
@@ -192,7 +193,9 @@ class Trial:
         required = threshold.required(self.profile.id)
         cold = nullcontext() if self.on_the_host else nothing_set_aside()
         with nothing_left_behind(), cold:
+            self._call_watched(check)
             timed = self._time(threshold, check, arguments, required)
+            self._call_watched(check)
         call = check.drawn()
         if threshold.kind == "baseline":
             verdict = judge_ratio(timed, self.profile, required, threshold.name)
@@ -204,6 +207,14 @@ class Trial:
         publish(timed.mine, verdict)
         self.record_verdict(threshold.name, threshold.kind, verdict)
         return verdict
+
+    def _call_watched(self, check: SpotCheck) -> None:
+        """The call that is timed, off the clock: what is forbidden is so at its size, too."""
+        names = self.submission.kata.forbidden
+        if names:
+            check.before()
+            with forbidden(names, on_the_host=self.device == "cpu"):
+                check.call()
 
     def _time(
         self, threshold: SpeedThreshold, check: SpotCheck, arguments: Inputs, required: float

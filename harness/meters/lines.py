@@ -31,7 +31,7 @@ def line_meter(limit: int | None = None) -> Iterator[LineMeter]:
         limit: Stop whoever runs more, instead of waiting for the end of a slow loop.
 
     Raises:
-        AssertionError: the block ran more than `limit` lines.
+        AssertionError: the block ran more than `limit` lines, or put another tracer in place.
     """
     meter, before = LineMeter(), sys.gettrace()
 
@@ -51,5 +51,6 @@ def line_meter(limit: int | None = None) -> Iterator[LineMeter]:
     sys.settrace(trace)
     try:
         yield meter
+        assert sys.gettrace() is trace, "expected the lines to be counted to the end"
     finally:
         sys.settrace(before)

@@ -174,6 +174,35 @@ def ends_in(submission, file, ending):
         exec(compile(f"import pytest, unittest; {ending}", str(file), "exec"), {})
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "doubled/notes.txt",  # of its own, and new
+        "doubled/__pycache__/mine.doubled-12.py311.nbi",  # what Numba keeps
+        "../pictures.svg",  # not of the house
+    ],
+)
+def test_what_decides_over_nothing_may_be_written(submission, name):
+    file = submission.kata.folder.parent / name
+    file.parent.mkdir(exist_ok=True)
+    ends_in(submission, submission.path, f"open({str(file)!r}, 'w').close()")
+    assert file.is_file()
+
+
+@pytest.mark.parametrize("change", ["os.remove({})", "os.truncate({}, 0)", "os.replace({0}, {0})"])
+def test_a_file_of_the_house_stays_as_it_is(submission, change):
+    test = submission.kata.folder / "test_doubled.py"
+    with pytest.raises(SubmissionError, match=f"found that it changed {test}"):
+        ends_in(submission, submission.path, f"import os; {change.format(repr(str(test)))}")
+    assert test.stat().st_size
+
+
+def test_a_file_of_the_house_may_be_read(submission):
+    ends_in(
+        submission, submission.path, f"open({str(submission.kata.folder / 'README.md')!r}).read()"
+    )
+
+
 def test_a_test_may_skip_itself(submission):
     test = submission.kata.folder / "test_doubled.py"
     with pytest.raises(pytest.skip.Exception, match="on a GPU only"):

@@ -1,6 +1,7 @@
 """The calls between two readings of the clock: fresh contents, and one of them is looked at."""
 
 import random
+import sys
 from collections import Counter
 from functools import partial
 from itertools import pairwise
@@ -151,7 +152,7 @@ def test_there_is_room_for_what_memory_is_left(monkeypatch, free, contents):
 
 def test_contents_that_take_long_are_made_for_a_while_only(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr(spot_check.time, "perf_counter", lambda: next(clock) * 0.4)
+    monkeypatch.setattr(spot_check, "perf_counter", lambda: next(clock) * 0.4)
     made = []
     refill = Refill(
         {"n": torch.zeros(1)},
@@ -182,6 +183,38 @@ def test_any_of_the_later_calls_may_be_the_drawn_one():
     # the sixteenth call is where the last draw began; 400 / 9 of each are expected
     assert set(drawn) == set(range(16, 25))
     assert min(drawn.values()) >= 15
+
+
+def test_no_call_can_tell_that_it_is_going_to_be_drawn(monkeypatch):
+    made, seen = [], set()
+    monkeypatch.setattr(spot_check, "copied", lambda value: made.append(value) or copied(value))
+
+    def entry(x):
+        seen.add(len(made))
+        made.clear()
+        return x * 2
+
+    check = check_of(entry, {"x": torch.randn(8, 3)})
+    made.clear()
+    for _ in range(20):
+        check.before()
+        del made[:-1]  # the copy of an answer that was drawn
+        check.call()
+    assert seen == {1}
+
+
+def test_a_hook_that_is_left_behind_by_a_timed_call_is_refused():
+    def entry(x):
+        sys.setprofile(lambda *_: None)
+        return x * 2
+
+    check = check_of(entry, {"x": torch.randn(8, 3)})
+    check.before()
+    try:
+        with pytest.raises(AssertionError, match="a hook of the interpreter was left behind"):
+            check.call()
+    finally:
+        sys.setprofile(None)
 
 
 def test_calls_of_a_baseline_in_between_are_not_drawn():

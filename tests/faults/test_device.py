@@ -159,9 +159,7 @@ def test_what_a_device_did_not_compute_is_no_answer(bench, tmp_path):
         files[name].write_text(source)
     record = tmp_path / "record.jsonl"
     impls = [*map(str, files.values()), "solution"]
-    command = pytest_command(
-        [bench.kata("plus_one").folder], impls=impls, device="cuda", record=record
-    )
+    command = pytest_command([bench.kata("plus_one")], impls=impls, device="cuda", record=record)
     _, output = run_group(command, 120, {"KATA_HOME": str(bench.home)}, cwd=bench.root)
     checks = [event for event in read_record(record) if event["event"] == "check"]
     told = {impl: [] for impl in impls}

@@ -86,16 +86,16 @@ FORGED = {
     "a record completed by hand": """
         import json, os, re, socket, sys
         from pathlib import Path
+        from harness.processes import seal
         word = next(word for word in sys.argv if word.startswith("line:"))
         line = socket.socket(fileno=os.dup(int(word.removeprefix("line:"))))
         told = Path("/proc/self/environ").read_bytes() + Path("/proc/self/cmdline").read_bytes()
-        told += b" " + line.recv(64)
         check = {"event": "check", "name": "x", "outcome": "passed", "message": ""}
         end = {"event": "end", "exit": 0, "versions": {}}
-        for nonce in {b"", *re.findall(rb"[0-9a-f]{32}", told)}:
-            for event in ({"event": "session", "tests": 1}, check, end):
-                event = {"nonce": nonce.decode(), "measurements": [], **event}
-                line.sendall(json.dumps(event).encode() + b"\\n")
+        for nonce in {b"", line.recv(64), *re.findall(rb"[0-9a-f]{32}", told)}:
+            for number, event in enumerate([{"event": "session", "tests": 1}, check, end]):
+                text = json.dumps({"measurements": [], **event}).encode()
+                line.sendall(text + b"\\n" + seal(nonce, number, text) + b" " + text + b"\\n")
         os._exit(0)
         """,
 }
@@ -127,7 +127,7 @@ def test_wrong_code_fails_every_check_with_one_line_that_says_why(bench, tmp_pat
         files[name].write_text(source)
     record = tmp_path / "record.jsonl"
     command = pytest_command(
-        [bench.kata().folder], impls=map(str, files.values()), device="cpu", record=record
+        [bench.kata()], impls=map(str, files.values()), device="cpu", record=record
     )
     exit_code, output = run_group(command, 60, {}, cwd=bench.root)
     assert exit_code == 1, output

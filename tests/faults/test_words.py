@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -10,6 +11,7 @@ from harness.causes import cause_of, in_one_line
 from harness.cli import practise
 from harness.errors import DeviceError
 from harness.kata import load_kata
+from harness.processes import seal
 from harness.runner import Limits, Outcome, Watch, device_problem, limits_of
 from harness.verdict import checks_of, verdict
 
@@ -114,6 +116,11 @@ def check(name, outcome="passed", message=""):
 
 
 END = {"event": "end", "exit": 0}
+NONCE = b"known to two"
+
+
+def sealed(number, text):
+    return b"%b %b\n" % (seal(NONCE, number, text), text)
 
 
 @pytest.fixture
@@ -127,7 +134,7 @@ def line():
 @pytest.fixture
 def watch(line):
     """One that has heard nothing yet, with limits of 3, 5 and 7 seconds."""
-    return Watch(line[0], "", Limits(startup_s=3, run_s=5, exit_s=7))
+    return Watch(line[0], NONCE, Limits(startup_s=3, run_s=5, exit_s=7))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,7 @@ def watch(line):
             -11,
             "",
             "passed",
-            "1 checks passed; at its end it met signal 11 (SIGSEGV)",
+            "1 check passed; at its end it met signal 11 (SIGSEGV)",
         ),
         (
             [session(2), starting("a"), check("a"), END],
@@ -225,15 +232,17 @@ def test_a_pass_has_measured_every_cost():
     found = {"event": "check", "name": "a", "outcome": "passed", "message": ""}
     events = [session(1), starting("a"), found | {"measurements": [{"name": "launches"}]}, END]
     told = {"phase": "exit", "limit_s": 7}
-    assert verdict(events, 0, "", costs=["launches"], **told) == ("passed", "1 checks passed")
+    assert verdict(events, 0, "", costs=["launches"], **told) == ("passed", "1 check passed")
     reason = "expected every [[cost]] to be measured, found none of bytes_moved"
     costs = ["launches", "bytes_moved"]
     assert verdict(events, 0, "", costs=costs, **told) == ("failed", reason)
 
 
 def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch, line):
+    numbers = count()
+
     def write(text):
-        line[1].sendall(f"{text}\n".encode())
+        line[1].sendall(sealed(next(numbers), text.encode()))
 
     assert not watch.overdue(3.0)
     assert watch.overdue(3.1)
@@ -251,15 +260,29 @@ def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch, line):
 
 
 def test_the_nonce_waits_on_the_line_and_a_line_cut_short_is_no_event(line):
-    watch = Watch(line[0], "n", Limits(run_s=5))
-    with line[1].makefile() as heard:
-        assert heard.read() == "n"
-    line[1].sendall(b'{"nonce": "n", "event": "end"}\n{"event": "end"}\n{"nonce": "n", "ev')
+    watch = Watch(line[0], NONCE, Limits(run_s=5))
+    with line[1].makefile("rb") as heard:
+        assert heard.read() == NONCE
+    whole = sealed(0, b'{"event": "end"}') + sealed(1, b'{"event": "check"}')
+    line[1].sendall(whole[:-3])
     watch.listen()
-    assert watch.events == [{"nonce": "n", "event": "end"}]
-    line[1].sendall(b'ent": "check"}\n')
+    assert [event["event"] for event in watch.events] == ["end"]
+    line[1].sendall(whole[-3:])
     watch.listen()
     assert [event["event"] for event in watch.events] == ["end", "check"]
+
+
+def test_a_line_without_its_seal_or_out_of_its_place_is_no_event(line):
+    watch = Watch(line[0], NONCE, Limits(run_s=5))
+    passed, failed = b'{"event": "check", "outcome": "passed"}', b'{"event": "check"}'
+    line[1].sendall(passed + b"\n")
+    line[1].sendall(sealed(0, failed).replace(failed, passed))  # altered
+    line[1].sendall(sealed(1, passed))  # the one before it is kept back
+    watch.listen()
+    assert watch.events == []
+    line[1].sendall(sealed(0, failed) + sealed(0, failed))  # said twice
+    watch.listen()
+    assert watch.events == [{"event": "check"}]
 
 
 def test_whoever_floods_the_line_is_heard_so_far_and_no_farther(watch, line, monkeypatch):
@@ -268,7 +291,8 @@ def test_whoever_floods_the_line_is_heard_so_far_and_no_farther(watch, line, mon
         line[1].sendall(b"x" * 1000)
         watch.listen()
     assert len(watch._begun) == 100 + 1000
-    line[1].sendall(b'\n{"event": "end"}\n')
+    line[1].sendall(b"\n" + sealed(0, b'{"event": "end"}'))
+    watch.listen()
     watch.listen()
     assert watch.events == [{"event": "end"}]
 
