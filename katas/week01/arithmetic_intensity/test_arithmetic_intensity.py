@@ -109,12 +109,17 @@ def test_flops_of_a_backward_graph_agree_with_pytorch(kata, oracle, conv, shape,
     assert {name: mode.by_op[name].flops for name in expected} == expected
 
 
-def test_each_group_has_gradients_of_its_own_channels_only(kata):
+@pytest.mark.parametrize(
+    ("conv", "x_shape", "w_shape"),  # 36 weights at 7 places in 2 samples
+    [(F.conv1d, (2, 6, 9), (4, 3, 3)), (F.conv_transpose1d, (2, 6, 7), (6, 2, 3))],
+    ids=["conv1d", "conv_transpose1d"],
+)
+def test_each_group_has_gradients_of_its_own_channels_only(kata, conv, x_shape, w_shape):
     def step():
-        x, w = meta(2, 6, 9).requires_grad_(), meta(4, 3, 3).requires_grad_()
-        F.conv1d(x, w, groups=2).sum().backward()
+        x, w = meta(*x_shape).requires_grad_(), meta(*w_shape).requires_grad_()
+        conv(x, w, groups=2).sum().backward()
 
-    # 36 weights at 7 places in 2 samples, for x and again for w
+    # for x and again for w
     assert counted(kata, step).by_op["aten.convolution_backward"].flops == 2 * (2 * 36 * 7 * 2)
 
 
@@ -187,9 +192,14 @@ def test_in_place_ops_read_what_they_write(kata):
     assert (name, cost.flops, cost.bytes) == ("aten.add_", 10, 3 * 40)
 
 
-def test_an_operand_given_twice_is_read_once(kata):
+@pytest.mark.parametrize(
+    ("fn", "written"),
+    [(lambda x: x * x, 40), (lambda x: torch.cat([x, x]), 80)],
+    ids=["arguments", "in a list"],
+)
+def test_an_operand_given_twice_is_read_once(kata, fn, written):
     x = meta(10)
-    assert only_op(kata, lambda: x * x)[1].bytes == 2 * 40
+    assert only_op(kata, lambda: fn(x))[1].bytes == 40 + written
 
 
 @pytest.mark.parametrize(

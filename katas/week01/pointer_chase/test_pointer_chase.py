@@ -109,12 +109,14 @@ def test_knees_by_hand(kata):
     assert kata.knees(sizes, [5.0, 8.0, 5.2, 20.0, 90.0, 90.5, 91.0]) == [64]
     # 1024 alone is no level, so that nothing ends the one before
     assert kata.knees(sizes, [5.0, 5.1, 5.2, 20.0, 20.5, 20.2, 90.0]) == [64]
+    # nor is 16, with nothing else as fast
+    assert kata.knees(sizes, [5.0, 20.5, 20.2, 20.0, 90.0, 90.5, 91.0]) == [128]
     # at the limits: 5 % either way of 20, half as much again, and 256 on a step of 29 % and 27 %
     assert kata.knees(sizes, [19.0, 21.0, 31.0, 31.0, 40.0, 51.0, 51.0]) == [32, 128]
 
 
-# a disturbed size at the start, before the last of a level, in the last level, and two together
-@pytest.mark.parametrize("disturbed", [(), (0,), (4,), (12,), (16,), (8, 9), (0, 8, 16)])
+# a disturbed size at the start, before the last of a level, in the last level, and five together
+@pytest.mark.parametrize("disturbed", [(), (0,), (4,), (12,), (16,), (7, 8, 9, 10, 11), (0, 8, 16)])
 @pytest.mark.parametrize("steps", [(), (0,), (0, 1)])
 def test_knees_of_a_profile(kata, oracle, seed, steps, disturbed):
     sizes, ns, knees = oracle.ladder(

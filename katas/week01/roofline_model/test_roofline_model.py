@@ -74,6 +74,16 @@ def test_tiny_op_is_bound_by_its_launch(kata):
     assert math.isclose(verdict.attainable, 10 / 3e-6, rel_tol=ROUNDING)
 
 
+@pytest.mark.parametrize("moved", [{}, {"hbm": 0.0}], ids=["no level", "no bytes"])
+def test_nothing_to_do_is_no_error(kata, moved):
+    verdict = kata.roofline(0.0, moved, kata.A100, "float16")
+    assert (verdict.regime, verdict.time_s, verdict.attainable) == ("latency", 3e-6, 0)
+
+
+def test_nothing_to_do_takes_arithmetic_as_long_as_memory(kata):
+    assert kata.crossover(lambda batch: (0.0, 0.0), kata.A100, "float16") == 1
+
+
 def test_ties(kata):
     at_ridge = kata.roofline(312e9, {"hbm": 2e9}, kata.A100, "float16")  # 1 ms and 1 ms
     assert at_ridge.regime == "compute"
@@ -202,6 +212,8 @@ def test_unknown_level_is_refused(kata):
         kata.ridge(kata.A100, "float16", "dram")
     with pytest.raises(ValueError, match="dram"):
         kata.roofline(1.0, {"hbm": 1.0, "dram": 1.0}, kata.A100, "float16")
+    with pytest.raises(ValueError, match="dram"):
+        kata.roofline(0.0, {"dram": 0.0}, kata.A100, "float16")
 
 
 @pytest.mark.parametrize(("flops", "moved"), [(1.0, 0.0), (1.0, -1.0), (0.0, -1.0)])
@@ -227,6 +239,7 @@ def test_crossover_refuses_an_impossible_cost(kata, flops, moved, named, sound_f
         kata.crossover(cost_fn, kata.A100, "float16")
 
 
-def test_empty_range_is_refused(kata):
+@pytest.mark.parametrize("hi", [0, -1])
+def test_empty_range_is_refused(kata, hi):
     with pytest.raises(ValueError, match=r"\bhi\b"):
-        kata.crossover(lambda batch: (1.0, 1.0), kata.A100, "float16", hi=0)
+        kata.crossover(lambda batch: (1.0, 1.0), kata.A100, "float16", hi=hi)

@@ -166,7 +166,7 @@ def test_best_tile_is_done_as_early_as_any(kata, oracle, a100, seed):
 # ---- bad input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [0, 1025])
+@pytest.mark.parametrize("threads", [0, -32, 1025])
 def test_a_block_has_1_to_1024_threads(kata, a100, threads):
     with pytest.raises(ValueError, match="threads"):
         kata.launch_shape(512, 512, TILE, threads, 1, a100)
@@ -174,7 +174,7 @@ def test_a_block_has_1_to_1024_threads(kata, a100, threads):
 
 def test_a_block_that_is_too_large_has_no_lanes(kata):
     with pytest.raises(ValueError, match="block"):
-        kata.warp_lane((0, 0, 0), (32, 33, 1))
+        kata.warp_lane((0, 0, 0), (16, 16, 5))
 
 
 @pytest.mark.parametrize("tid", [(8, 0), (0, -1), (0,), (0, 0, 0)])
@@ -195,9 +195,10 @@ def test_a_negative_matrix_is_refused(kata, a100, m, n):
         kata.launch_shape(m, n, TILE, 256, 1, a100)
 
 
-def test_an_sm_without_room_for_a_block_is_refused(kata, a100):
+@pytest.mark.parametrize("per_sm", [0, -1])
+def test_an_sm_without_room_for_a_block_is_refused(kata, a100, per_sm):
     with pytest.raises(ValueError, match="blocks_per_sm"):
-        kata.launch_shape(512, 512, TILE, 256, 0, a100)
+        kata.launch_shape(512, 512, TILE, 256, per_sm, a100)
 
 
 def test_no_tiles_to_choose_from_is_refused(kata, a100):
@@ -207,8 +208,14 @@ def test_no_tiles_to_choose_from_is_refused(kata, a100):
 
 @pytest.mark.parametrize(
     ("m", "tile", "per_sm", "name"),
-    [(-1, TILE, 1, "m, n"), (512, (256, -1), 1, "tile"), (512, TILE, 0, "blocks_per_sm")],
+    [
+        (-1, TILE, 1, "m, n"),
+        (512, (256, -1), 1, "tile"),
+        (0, (256, -1), 1, "tile"),  # though any tile would be done at once
+        (512, TILE, 0, "blocks_per_sm"),
+    ],
 )
 def test_best_tile_checks_what_a_launch_checks(kata, a100, m, tile, per_sm, name):
-    with pytest.raises(ValueError, match=name):
-        kata.best_tile(m, 512, [(64, 64), tile], math.prod, per_sm, a100)
+    for tiles in ([tile], [(64, 64), tile]):
+        with pytest.raises(ValueError, match=name):
+            kata.best_tile(m, 512, tiles, math.prod, per_sm, a100)

@@ -100,7 +100,8 @@ def test_given_arrays_are_used(kata):
     out = cuda.to_device(np.full(4, SENTINEL, dtype=np.uint32))
     scratch = cuda.to_device(np.full(8, SENTINEL, dtype=np.uint32))
     x = cuda.to_device(words(1, 2, 3))
-    kata.blelloch_scan(x, out=out[:3], scratch=scratch, block=1)
+    first = out[:3]
+    assert kata.blelloch_scan(x, out=first, scratch=scratch, block=1) is first
     assert out.copy_to_host().tolist() == [0, 1, 3, SENTINEL]
 
 
@@ -108,19 +109,21 @@ def test_given_arrays_are_used(kata):
 
 
 def test_only_vectors_of_words_are_taken(kata):
-    with pytest.raises(ValueError, match=r"x: .*1-D"):
-        scan(kata, np.ones((2, 2), dtype=np.uint32))
+    for shape in ((2, 2), ()):
+        with pytest.raises(ValueError, match=r"x: .*1-D"):
+            scan(kata, np.ones(shape, dtype=np.uint32))
     for dtype in (np.float32, np.int64):
         with pytest.raises(ValueError, match=r"x: .*uint32"):
             scan(kata, np.ones(3, dtype))
 
 
 def test_unknown_ops_and_odd_blocks_are_refused(kata):
-    with pytest.raises(ValueError, match=r"op: .*add"):
-        scan(kata, words(1), "multiply")
-    for block in (0, 12, 256):
-        with pytest.raises(ValueError, match="block: "):
-            scan(kata, words(1), block=block)
+    for x in (words(1), words()):
+        with pytest.raises(ValueError, match=r"op: .*add"):
+            scan(kata, x, "multiply")
+        for block in (0, 12, 256):
+            with pytest.raises(ValueError, match="block: "):
+                scan(kata, x, block=block)
 
 
 @pytest.mark.parametrize(

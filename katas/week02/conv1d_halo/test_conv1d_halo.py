@@ -53,6 +53,11 @@ def test_bad_element_spoils_one_window(kata, bad):
     np.testing.assert_array_equal(summed(kata, x, 5), expected)
 
 
+def test_infinity_meets_no_zero_from_outside(kata):
+    assert summed(kata, floats(np.inf, 1, 1, 1), 3).tolist() == [np.inf, np.inf, 3, 2]
+    assert summed(kata, floats(1, 1, 1, np.inf), 3).tolist() == [2, 3, np.inf, np.inf]
+
+
 def test_sums_are_float32(kata):
     # in any order: each sum of two of them rounds to the larger one; float64 comes to 2^24 + 2
     assert summed(kata, floats(2**24, 1, 2**-24), 3)[1] == 2**24
@@ -76,6 +81,8 @@ def test_each_block_loads_its_inputs_once(kata, simt, seed, cost):
         kata.conv1d_halo(x, w, out=out)
     np.testing.assert_array_equal(out, np.correlate(np.pad(x, 2), w, "valid"))
     assert counted.of(x).load.elements >= x.size, "x is read where it is"
+    outputs = (counted.of(out).load.elements, counted.of(out).store.elements)
+    assert outputs == (0, out.size), "sums stay with their threads until the end"
     cost.check("signal_loads", counted.of(x).load.elements)
     cost.check("weight_loads", counted.of(w).load.elements)
 
@@ -111,10 +118,12 @@ def test_no_and_too_many_weights_are_refused(kata, k):
 @pytest.mark.parametrize("name", ["x", "w"])
 def test_only_float32_vectors_are_taken(kata, name):
     arrays = dict.fromkeys(("x", "w"), floats(1, 2, 3))
-    with pytest.raises(ValueError, match=f"{name}: .*1-D"):
-        convolved(kata, **arrays | {name: np.ones((1, 3), dtype=np.float32)})
-    with pytest.raises(ValueError, match=f"{name}: .*float32"):
-        convolved(kata, **arrays | {name: np.ones(3)})
+    for shape in ((1, 3), ()):
+        with pytest.raises(ValueError, match=f"{name}: .*1-D"):
+            convolved(kata, **arrays | {name: np.ones(shape, dtype=np.float32)})
+    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
+        with pytest.raises(ValueError, match=f"{name}: .*float32"):
+            convolved(kata, **arrays | {name: np.ones(3, dtype)})
 
 
 def test_out_of_another_kind_is_refused(kata):

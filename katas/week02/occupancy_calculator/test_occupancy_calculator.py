@@ -187,7 +187,7 @@ def test_threads_of_a_block(kata, threads):
         kata.occupancy(threads, 32, 0, kata.LIMITS["sm_90"])
 
 
-@pytest.mark.parametrize("regs", [0, 256])
+@pytest.mark.parametrize("regs", [0, -1, 256])
 def test_registers_of_a_thread(kata, regs):
     with pytest.raises(ValueError, match="regs_per_thread"):
         kata.occupancy(128, regs, 0, kata.LIMITS["sm_90"])

@@ -91,6 +91,7 @@ def test_sequential_keeps_warps_whole_and_banks_apart(kata, simt, cost):
     with simt() as counted:
         kata.block_sum_sequential[1, 128](counting(256), partial)
     assert partial[0] == 256 * 257 // 2
+    assert counted.global_load.elements == 256, "each element is loaded once"
     cost.check("sequential_shared_stores", counted.shared_store.elements)
     cost.check("partial_warp_stores", counted.shared_store.partial_requests)
     worst = max(counted.shared_load.max_wavefronts, counted.shared_store.max_wavefronts)
@@ -129,12 +130,14 @@ class Grids:
         return lambda *arguments: None
 
 
-# blocks of 32 threads have 256 elements: none at all, one more, and twice what 4096 of them have
-@pytest.mark.parametrize(("n", "blocks"), [(0, 1), (257, 2), (2**21, 4096)])
-def test_grid_grows_up_to_max_blocks(kata, monkeypatch, n, blocks):
+# each thread has 8 elements: none at all, one more than a block's, twice what 4096 blocks have
+@pytest.mark.parametrize(
+    ("n", "block", "blocks"), [(0, 32, 1), (257, 32, 2), (8193, 1024, 2), (2**21, 32, 4096)]
+)
+def test_grid_grows_up_to_max_blocks(kata, monkeypatch, n, block, blocks):
     grids = Grids()
     monkeypatch.setattr(kata, "block_sum_warp", grids)
-    kata.parallel_reduction(cuda.device_array(n, np.float32), block=32)
+    kata.parallel_reduction(cuda.device_array(n, np.float32), block=block)
     assert grids.blocks == [blocks, 1], "blocks of the first pass, and of the second"
 
 
@@ -202,10 +205,12 @@ def test_odd_blocks_are_refused(kata, block):
 
 
 def test_other_arrays_are_refused(kata):
-    with pytest.raises(ValueError, match=r"x: .*1-D"):
-        total(kata, np.ones((2, 2), dtype=np.float32))
-    with pytest.raises(ValueError, match=r"x: .*float32"):
-        total(kata, np.ones(4))
+    for shape in ((2, 2), ()):
+        with pytest.raises(ValueError, match=r"x: .*1-D"):
+            total(kata, np.ones(shape, dtype=np.float32))
+    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
+        with pytest.raises(ValueError, match=r"x: .*float32"):
+            total(kata, np.ones(4, dtype))
 
 
 @pytest.mark.parametrize(("name", "size"), [("out", 0), ("partial", 4095)])

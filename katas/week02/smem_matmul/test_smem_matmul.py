@@ -53,6 +53,7 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     np.testing.assert_array_equal(c, a @ b)
     loads = counted.of(a).load.elements + counted.of(b).load.elements
     assert loads == counted.global_load.elements, "a and b are read where they are"
+    assert counted.of(c).store.elements == c.size, "sums stay with their threads until the end"
     cost.check("global_loads", loads)
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
@@ -131,8 +132,9 @@ def test_only_float32_matrices_are_taken(kata, name):
     matrices = dict.fromkeys(("a", "b"), np.ones((3, 3), dtype=np.float32))
     with pytest.raises(ValueError, match=f"{name}: .*2-D"):
         product(kata, **matrices | {name: np.ones(3, dtype=np.float32)})
-    with pytest.raises(ValueError, match=f"{name}: .*float32"):
-        product(kata, **matrices | {name: np.ones((3, 3))})
+    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
+        with pytest.raises(ValueError, match=f"{name}: .*float32"):
+            product(kata, **matrices | {name: np.ones((3, 3), dtype)})
 
 
 def test_out_of_another_kind_is_refused(kata):
@@ -146,3 +148,9 @@ def test_out_of_another_kind_is_refused(kata):
         out = cuda.to_device(np.zeros(shape, dtype))
         with pytest.raises(ValueError, match=f"out: .*{what}"):
             product(kata, a, a.T.copy(), out=out)
+
+
+def test_out_is_looked_at_even_where_nothing_goes_into_it(kata):
+    out = cuda.to_device(np.zeros((2, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"out: .*shape"):
+        product(kata, np.ones((0, 3), np.float32), np.ones((3, 2), np.float32), out=out)

@@ -118,8 +118,9 @@ def test_half_without_active_lanes_takes_no_pass(kata):
 
 def test_no_requests(kata):
     addr, active = np.zeros((0, 32), dtype=np.int64), np.zeros((0, 32), dtype=bool)
-    assert kata.sectors(addr, 4, active).shape == (0,)
-    assert kata.smem_wavefronts(addr, 16, active).shape == (0,)
+    for found in (kata.sectors(addr, 4, active), kata.smem_wavefronts(addr, 16, active)):
+        assert found.shape == (0,)
+        assert found.dtype.kind in "iu", "counts are integers"
     assert kata.cache_replay(addr, 4, active, 1024) == (0, 0)
 
 
@@ -166,6 +167,7 @@ def test_miss_makes_its_line_younger(kata):
 
 def test_lines_and_sectors_have_the_sizes_asked_for(kata):
     assert walk(kata, [0, 64, 128, 64], 128, line=64) == (1, 3)  # two lines, not one
+    assert walk(kata, [0, 64, 0], 96, line=96) == (1, 2)  # one line of three sectors
     assert walk(kata, [0, 32, 60], 128, sector=64) == (2, 1)
     assert walk(kata, [0, 16, 28], 128, sector=16) == (1, 2)
 
@@ -205,7 +207,7 @@ def test_size_is_refused(call, size):
 def test_unaligned_address_is_refused(call):
     for size in (2, 4, 8, 16):
         with pytest.raises(ValueError, match="addr"):
-            call(warp(16 * LANE + size // 2 * (LANE == 31)), size, ALL)
+            call(np.vstack([16 * LANE, 16 * LANE + size // 2 * (LANE == 31)]), size, ALL[[0, 0]])
 
 
 @pytest.mark.parametrize("shape", [(32,), (1, 16), (1, 1, 32)])
@@ -219,6 +221,7 @@ def test_shape_of_active_is_refused(call):
         call(np.zeros((2, 32), dtype=np.int64), 4, ALL)
 
 
-def test_cache_without_a_line_is_refused(kata):
+@pytest.mark.parametrize("line", [128, 256])
+def test_cache_without_a_line_is_refused(kata, line):
     with pytest.raises(ValueError, match="capacity_bytes"):
-        kata.cache_replay(warp(4 * LANE), 4, ALL, 127)
+        kata.cache_replay(warp(4 * LANE), 4, ALL, line - 1, line=line)
