@@ -67,6 +67,21 @@ def test_a_low_precision_everywhere_fails_by_its_norm():
         assert_matches(rough, x.double(), same_precision=x + 0.01)
 
 
+@pytest.mark.parametrize(
+    ("got", "want"),
+    [
+        (16777217.0, 16777216.0),  # float32 has no such number
+        (1.0000004, 1.0),
+        (1e45, 1e40),  # nor any of these
+        (2**70 + 1, 2**70),  # and int64 not these
+    ],
+)
+def test_numbers_of_python_have_its_own_precision(got, want):
+    assert_matches(want, want)
+    with pytest.raises(AssertionError, match=r"values? off|expected 1180591620717411303424, found"):
+        assert_matches(got, want)
+
+
 # the largest norm error of an honest answer, and units of rounding that an element of a map has
 LIMITS = {
     torch.float64: (1e-12, 4.0),

@@ -198,9 +198,9 @@ def test_a_file_of_the_house_stays_as_it_is(submission, change):
 
 
 def test_a_file_of_the_house_may_be_read(submission):
-    ends_in(
-        submission, submission.path, f"open({str(submission.kata.folder / 'README.md')!r}).read()"
-    )
+    brief = submission.kata.folder / "README.md"
+    read = f"from pathlib import Path; Path({str(brief)!r}).read_text()"
+    ends_in(submission, submission.path, read)
 
 
 def test_a_test_may_skip_itself(submission):

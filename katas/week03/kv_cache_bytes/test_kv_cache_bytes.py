@@ -141,7 +141,9 @@ def test_context_is_searched_and_not_walked(kata, oracle, cost, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("batch", "seq", "named"), [(-1, 5, "batch"), (5, -1, "seq")], ids=["batch", "seq"]
+    ("batch", "seq", "named"),
+    [(-1, 5, "batch"), (5, -1, "seq"), (0, -1, "seq"), (-2, -3, "batch|seq")],
+    ids=["batch", "seq", "seq of nobody", "both"],
 )
 def test_negative_sizes_are_refused(kata, oracle, batch, seq, named):
     with pytest.raises(ValueError, match=named):
@@ -182,7 +184,8 @@ def test_unknown_kind_is_refused(kata, oracle):
             ask()
 
 
-def test_unknown_dtype_is_refused(kata, oracle):
-    for ask in every_answer(kata, config(kata, oracle.LLAMA2_7B), "fp16"):
+@pytest.mark.parametrize("model", ["LLAMA2_7B", "DEEPSEEK_V2"])
+def test_unknown_dtype_is_refused(kata, oracle, model):
+    for ask in every_answer(kata, config(kata, getattr(oracle, model)), "fp16"):
         with pytest.raises(ValueError, match="fp16"):
             ask()

@@ -106,8 +106,16 @@ def test_other_dtypes_are_as_good_as_eager_attention(kata, oracle, device, seed,
     q, k, v = oracle.sequence(
         tokens=65, q_heads=4, kv_heads=2, d=32, device=device, seed=seed, dtype=dtype
     )
-    cache = cache_for(kata, k)
-    assert_causal(oracle, attend_in_chunks(kata, cache, q, k, v, [40, 24, 1]), q, k, v)
+    if dtype != torch.float16:
+        v *= 2**20  # float16 ends at 65504
+    out = attend_in_chunks(kata, cache_for(kata, k), q, k, v, [40, 24, 1])
+    truth = oracle.causal_attention(q.double(), k.double(), v.double())
+    eager = float((oracle.causal_attention(q, k, v).double() - truth).norm())
+    error = float((out.double() - truth).norm())
+    # another order of the same operators may be twice as far off; the truth itself is float64
+    limit = 2 * eager + 8 * torch.finfo(torch.float64).eps * float(truth.norm())
+    assert out.dtype == dtype
+    assert error <= limit, f"expected an error of at most {limit:.2g}, found {error:.2g}"
 
 
 def test_one_head_one_token_sees_itself(kata, device, seed):
@@ -219,14 +227,18 @@ def test_more_than_max_len_tokens_are_refused(kata, device):
         ("k", (2, 1, 3, 8)),  # one K/V head would broadcast over both
         ("k", (1, 2, 3, 8)),  # and so would one sequence
         ("k", (2, 2, 3, 4)),
+        ("k", (2, 2, 3, 1)),  # and one channel over eight
         ("v", (2, 2, 1, 8)),  # one token would broadcast over three
         ("v", (2, 1, 3, 8)),
+        ("v", (1, 2, 3, 8)),
+        ("v", (2, 2, 3, 1)),
     ],
 )
 def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
     cache = zeroed_cache(kata, device)
-    new = {axis: torch.ones(2, 2, 3, 8, device=device) for axis in ("k", "v")}
-    new[name] = torch.ones(shape, device=device)
+    # values like their keys, so that it is the keys that are refused
+    shapes = {"k": shape, "v": shape} if name == "k" else {"k": (2, 2, 3, 8), "v": shape}
+    new = {axis: torch.ones(one, device=device) for axis, one in shapes.items()}
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         cache.append(**new)
     assert_untouched(cache)
@@ -236,6 +248,7 @@ def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
     "shape",
     [
         (2, 3, 5, 8),  # 3 query heads cannot share 2 K/V heads
+        (2, 1, 5, 8),  # nor can 1
         (1, 4, 5, 8),  # would broadcast over the batch
         (2, 4, 1, 8),  # fewer queries than keys: where they stand would be a guess
         (2, 4, 5, 4),

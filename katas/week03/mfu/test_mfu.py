@@ -70,7 +70,11 @@ def test_skipped_zeros_are_no_peak(kata):
     assert printed == dense
 
 
-@given(fields=fields(), seq=st.integers(1, 10**5), tokens_per_s=st.integers(0, 10**6))
+@given(
+    fields=fields(),
+    seq=st.integers(1, 10**5),
+    tokens_per_s=st.integers(0, 10**6).map(lambda quarters: quarters / 4),
+)
 def test_attention_counts_every_pair_of_every_head(kata, oracle, fields, seq, tokens_per_s):
     chip = kata.Chip(name="any", printed_flops_per_s=1e24)  # faster than all of these runs
     expected = oracle.share(fields, tokens_per_s, 7, 1e24, seq)
@@ -156,6 +160,8 @@ def test_straggler_changes_little(kata, oracle, cost):
 @pytest.mark.parametrize("peak", [0.0, -1.0])
 def test_peak_of_nothing_is_refused(kata, oracle, peak):
     chip = kata.Chip(name="none", printed_flops_per_s=peak)
+    with pytest.raises(ValueError, match="printed_flops_per_s"):
+        kata.dense_peak(chip)
     for call in (kata.mfu, lambda *args: kata.hfu(*args, "full")):
         with pytest.raises(ValueError, match="printed_flops_per_s"):
             call(config(kata, oracle.PALM), 1.0, 1, chip, 2048)
@@ -198,8 +204,9 @@ def test_unknown_recomputation_is_refused(kata, oracle):
         ([17.6] * 5, 5, "warmup"),
         ([17.6] * 5, -1, "warmup"),
         ([17.6, 0.0, 17.6], 0, "step_times_s"),
+        ([17.6, -0.1, 17.6], 0, "step_times_s"),
     ],
-    ids=["no steps", "none left", "negative", "no time"],
+    ids=["no steps", "none left", "negative", "no time", "less than none"],
 )
 def test_steps_that_say_nothing_are_refused(kata, oracle, step_times_s, warmup, named):
     with pytest.raises(ValueError, match=named):

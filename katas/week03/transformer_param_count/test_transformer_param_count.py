@@ -50,8 +50,9 @@ def test_no_published_parameter_is_unaccounted_for(kata, oracle, cost):
 @given(fields=fields())
 def test_each_part_holds_its_tensors_of_the_checkpoint(kata, oracle, family, fields):
     cfg = kata.ModelConfig(family=family, **fields)
-    expected = oracle.parts(cfg)
-    assert asdict(kata.param_count(cfg)) == {
+    expected, found = oracle.parts(cfg), asdict(kata.param_count(cfg))
+    assert all(isinstance(params, int) for params in found.values())
+    assert found == {
         part: expected[part]
         for part in ("embedding", "position", "attention", "mlp", "norm", "head")
     }
@@ -80,7 +81,9 @@ def test_rule_of_thumb_holds_for_gpt3(kata, oracle):
 
 def test_weights_of_llama2_7b_take_12_55_gib(kata, oracle):
     cfg = kata.ModelConfig(**oracle.LLAMA2_7B)
-    assert kata.weight_bytes(cfg, "bfloat16") == 13_476_831_232
+    in_bf16 = kata.weight_bytes(cfg, "bfloat16")
+    assert in_bf16 == 13_476_831_232
+    assert isinstance(in_bf16, int)
     assert round(kata.weight_bytes(cfg, "float16") / 2**30, 2) == 12.55
     assert kata.weight_bytes(cfg, "float32") == 26_953_662_464
     assert kata.weight_bytes(cfg, "float8_e4m3fn") == 6_738_415_616
@@ -104,11 +107,22 @@ def test_nothing_is_allocated(kata, oracle, cost):
         ({"family": "mamba"}, "mamba"),
         ({"heads": 30, "kv_heads": 30}, r"\bheads\b"),  # 4096 / 30
         ({"heads": 0}, r"\bheads\b"),
+        ({"heads": -32, "kv_heads": -32}, r"\bheads\b"),
         ({"kv_heads": 5}, "kv_heads"),  # 32 / 5
         ({"kv_heads": 64}, "kv_heads"),  # more than there are query heads
         ({"kv_heads": 0}, "kv_heads"),
+        ({"kv_heads": -8}, "kv_heads"),
     ],
-    ids=["family", "heads", "no heads", "kv_heads", "more kv_heads", "no kv_heads"],
+    ids=[
+        "family",
+        "heads",
+        "no heads",
+        "negative heads",
+        "kv_heads",
+        "more kv_heads",
+        "no kv_heads",
+        "negative kv_heads",
+    ],
 )
 def test_impossible_model_is_refused(kata, oracle, changes, named):
     with pytest.raises(ValueError, match=named):

@@ -51,6 +51,8 @@ def test_counts_past_the_digits_of_a_float_are_exact(kata):
     assert kata.flash1_bytes(n, 1, tile, tile, 2) == (2 * (3 * 2 + 4 * 4) + 3 * 2 + 2 * 4) * n
     assert kata.flash2_bytes(n, 1, tile, tile, 2) == (2 * (2 * 2) + 2 * 2 + 4) * n
     assert kata.fa1_tiles(4 * tile + 1, 1) == (1, n)
+    assert kata.score_matrix_bytes(1, 1, n, 2) == 2 * n * n
+    assert kata.smem_bytes(n, 1, 1, 1) == n + 2
 
 
 def test_tiles_of_flash1_follow_the_paper(kata):

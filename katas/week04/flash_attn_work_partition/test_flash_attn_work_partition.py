@@ -92,9 +92,10 @@ def test_all_scores_that_are_seen_are_covered_once(kata, oracle, B, H, Sq, Sk, B
     ("work", "n_slots", "best"),
     [
         ((1, 1, 2), 2, 2),
+        ((2, 1, 1), 2, 2),  # the same, the long one not last
         ((*[1] * 20, 9), 4, 9),  # three slots share the ones: dealing 5 or 6 to each is no good
     ],
-    ids=["two slots", "four slots"],
+    ids=["two slots", "long one first", "four slots"],
 )
 def test_a_slot_with_a_long_tile_gets_little_else(kata, oracle, work, n_slots, best):
     makespan = oracle.makespan(kata.assign(tiles_of(kata, *work), n_slots))
@@ -147,7 +148,7 @@ def test_split_keys_exchange_outputs_and_statistics(kata):
 # ---- bad input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.parametrize("version", [-1, 0, 3])
 def test_other_versions_are_refused(kata, version):
     with pytest.raises(ValueError, match="version"):
         kata.work_tiles(version, 1, 1, 4, 4, 2, 2)

@@ -153,6 +153,7 @@ def test_pooling_heads_that_agree_changes_nothing(kata, device, seed):
         ("k", (1, 2, 5, 8)),  # one sequence would broadcast over two
         ("k", (2, 2, 5, 4)),
         ("v", (2, 1, 5, 8)),  # one head would broadcast over two
+        ("v", (1, 2, 5, 8)),
         ("v", (2, 2, 5, 4)),
         ("v", (2, 2, 6, 8)),  # a value that no key leads to
     ],
@@ -166,7 +167,15 @@ def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
 
 @pytest.mark.parametrize(
     ("name", "heads", "kv_heads"),
-    [("heads", 5, 1), ("heads", 0, 1), ("kv_heads", 4, 3), ("kv_heads", 4, 8), ("kv_heads", 4, 0)],
+    [
+        ("heads", 5, 1),
+        ("heads", 0, 1),
+        ("heads", -4, 1),
+        ("kv_heads", 4, 3),
+        ("kv_heads", 4, 8),
+        ("kv_heads", 4, 0),
+        ("kv_heads", 4, -2),
+    ],
 )
 def test_heads_that_do_not_divide_are_refused(kata, device, name, heads, kv_heads):
     with pytest.raises(ValueError, match=rf"^\W*{name}\b"):

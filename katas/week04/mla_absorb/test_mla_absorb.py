@@ -148,6 +148,7 @@ def test_values_may_be_narrower_than_keys(kata):
         ("k_rope", (2, 3, 1)),  # one channel would broadcast,
         ("k_rope", (2, 0, 4)),  # and so would one score,
         ("k_rope", (1, 3, 4)),  # and so would one sequence
+        ("k_rope", (2, 4, 4)),
     ],
 )
 def test_cache_of_other_weights_is_refused(kata, oracle, device, seed, name, shape):

@@ -18,6 +18,7 @@ FEW = st.integers(-3, 3).map(float)  # so that ties are common
 def softmax_of(kata, oracle, row, block):
     reader, writer = oracle.Reader(np.array(row)), oracle.Writer(len(row))
     kata.online_softmax(reader, writer, block)
+    assert reader.largest_read <= block
     return writer.row
 
 
@@ -74,6 +75,7 @@ def test_merge_by_hand(kata, oracle):
         kata.State(largest=0.0, total=1.0, weighted=10.0),
         kata.State(largest=math.log(3), total=1.0, weighted=-2.0),
     )
+    assert isinstance(merged, kata.State)
     assert_same_state(oracle, merged, (math.log(3), 4 / 3, 4 / 3))
 
 
@@ -208,7 +210,9 @@ def test_topk_by_hand(kata, oracle):
 @given(row=st.lists(FEW, min_size=1, max_size=30), block=st.integers(1, 12), data=st.data())
 def test_topk_agrees_with_sorting_everything(kata, oracle, row, block, data):
     k = data.draw(st.integers(1, len(row)))
-    values, places = kata.softmax_topk(oracle.Reader(np.array(row)), k, block)
+    reader = oracle.Reader(np.array(row))
+    values, places = kata.softmax_topk(reader, k, block)
+    assert reader.largest_read <= block
     expected, where = oracle.topk(row, k)
     assert places.tolist() == where.tolist()
     oracle.assert_close(values, expected)
@@ -218,6 +222,11 @@ def test_topk_agrees_with_sorting_everything(kata, oracle, row, block, data):
 def test_topk_ties_go_to_the_lower_index(kata, oracle, block):
     _, places = kata.softmax_topk(oracle.Reader(np.array([1.0, 3.0, 3.0, 3.0])), k=2, block=block)
     assert places.tolist() == [1, 2]
+
+
+def test_topk_tells_apart_what_float64_does(kata, oracle):
+    row = np.array([1.0, 1.0 + 2**-50, 1.0 - 2**-50])  # equal in float32
+    assert kata.softmax_topk(oracle.Reader(row), k=3, block=2)[1].tolist() == [1, 0, 2]
 
 
 def test_topk_of_a_long_row_of_ties(kata, oracle, seed):
@@ -259,6 +268,8 @@ def test_block_below_one_is_refused(kata, oracle, block):
     reader = oracle.Reader(np.zeros(4))
     with pytest.raises(ValueError, match="block"):
         kata.online_softmax(reader, oracle.Writer(4), block)
+    with pytest.raises(ValueError, match="block"):
+        kata.online_softmax(oracle.Reader(np.zeros(0)), oracle.Writer(0), block)
     with pytest.raises(ValueError, match="block"):
         kata.softmax_topk(reader, 1, block)
 
