@@ -75,6 +75,17 @@ def first_gpu() -> tuple[str, str, int, int]:
     return _in_a_fork(_first_gpu)
 
 
+def first_gpu_uuid() -> str:
+    """What the first GPU that CUDA may use is called by NVIDIA's tools, which count them all."""
+    return _in_a_fork(_first_gpu_uuid)
+
+
+def _first_gpu_uuid() -> str:
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+
+
 def _count_gpus() -> int:
     import torch
 

@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.environment import first_gpu_uuid
 from harness.files import write_atomically
+from harness.judge.device_state import READ_LIMIT_S
 from harness.kata import Kata
 from harness.progress import Check, Measurement
 from harness.runner import Outcome, run_kata
@@ -43,7 +45,7 @@ def measure(
         keep: Called after each kata with its id and all results so far.
 
     Returns:
-        Device, driver, clocks, versions, date, and for each kata its status, its failed checks
+        Device, driver, versions, date, and for each kata its status, its failed checks
         and every threshold on the clock with the samples' quantiles. Those of the naive version
         are under "wrong:naive".
     """
@@ -63,7 +65,6 @@ def measure(
             # it is right, and slow at all that is not timed, too
             slow = run_kata(kata, impl=NAIVE, device="cuda", extra=["-k", "test_speed"])
             results["katas"][kata.id][NAIVE] = as_result(slow)
-        results["device_after"] = query_device()
         keep(kata.id, results)
     return results
 
@@ -99,14 +100,20 @@ def _plain(found: Measurement) -> dict[str, Any]:
 
 
 def query_device() -> dict[str, str]:
-    """Name, driver, clocks and power of the first NVIDIA device; empty where that is not known."""
-    fields = ("name", "driver_version", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", "0"]
+    """Name and driver of the NVIDIA device that is timed; empty where that is not known."""
+    fields = ("name", "driver_version")
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i"]
     try:
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError):
+        shown = subprocess.run(
+            [*command, first_gpu_uuid()],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=READ_LIMIT_S,
+        ).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return {}
-    return dict(zip(fields, (part.strip() for part in shown.split(",")), strict=False))
+    return dict(zip(fields, (part.strip() for part in shown.split(",")), strict=True))
 
 
 def save(results: dict[str, Any], path: Path) -> None:
@@ -145,15 +152,27 @@ def rows(results: Sequence[dict[str, Any]], katas: Mapping[str, Kata]) -> list[d
     return found
 
 
-def machines(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What each file of results was measured on: date, device, driver, clock and versions."""
+def machines(results: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the rows `found` of `results` come from: date, device, driver, clock, versions."""
+    dates = {row["measured_at"] for row in found}
     return [
         f"{one['date'][:16]} {one['profile']}: {one['device'].get('name', 'unknown device')}, "
-        f"driver {one['device'].get('driver_version', '?')}, "
-        f"SM {one['device'].get('clocks.sm', '?')}, "
+        f"driver {one['device'].get('driver_version', '?')}, {_clock_words(one)}, "
         + ", ".join(f"{name} {one['versions'][name]}" for name in sorted(one["versions"]))
         for one in results
+        if one["date"] in dates
     ]
+
+
+def _clock_words(results: Mapping[str, Any]) -> str:
+    """The SM clocks that the device had while it was timed."""
+    measured = [found for one in results["katas"].values() for found in one["measurements"]]
+    details = [found["detail"] for found in measured]
+    clocks_hz = [detail["sm_clock_hz"] for detail in details if "sm_clock_hz" in detail]
+    if not clocks_hz:
+        return "SM clock unknown"
+    low, high = (f"{clock_hz / 1e6:.0f}" for clock_hz in (min(clocks_hz), max(clocks_hz)))
+    return f"SM {low} MHz" if low == high else f"SM {low} to {high} MHz"
 
 
 def never_timed(found: Iterable[Mapping[str, Any]], katas: Mapping[str, Kata]) -> list[str]:
@@ -182,6 +201,7 @@ def _row(
         "kata": kata,
         "profile": results["profile"],
         "date": results["date"][:10],
+        "measured_at": results["date"],
         "impl": impl,
         "threshold": found["name"],
         "value": found["value"],

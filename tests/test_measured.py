@@ -8,7 +8,7 @@ import pytest
 
 from harness import measured
 from harness.catalog import load_curriculum
-from harness.progress import Measurement
+from harness.progress import Check, Measurement
 from harness.runner import Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def figure(value, *, name="roofline", outcome="passed"):
         "meter": "roofline",
         "value": value,
         "limit": 0.8,
-        "detail": {"median": 1e-4, "outcome": outcome},
+        "detail": {"median": 1e-4, "outcome": outcome, "sm_clock_hz": 3e6},
     }
 
 
@@ -53,7 +53,7 @@ def results(value, *, profile="h200_sxm", date="2026-01-01", naive=None, **more)
         "impl": "solution",
         "date": f"{date}T00:00:00+00:00",
         "profile": profile,
-        "device": {"name": "Fast One", "driver_version": "1.2", "clocks.sm": "3 MHz"},
+        "device": {"name": "Fast One", "driver_version": "1.2"},
         "versions": {"torch": "2.11"},
         "katas": {ID: judged},
     }
@@ -214,6 +214,45 @@ def test_the_command_marks_what_does_not_hold(kata_command, timed, value, code):
     assert done.returncode == code, done.stderr
     assert ("<- the reference does not clear 0.8 by 5%" in done.stdout) == bool(code)
     assert "h200_sxm: Fast One, driver 1.2, SM 3 MHz, torch 2.11" in done.stdout
+
+
+def test_the_device_that_is_timed_is_the_one_named(monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        '#!/bin/sh\nfor last; do :; done\n[ "$last" = GPU-b ] && echo "Second, 580.1"\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(measured, "first_gpu_uuid", lambda: "GPU-b")
+    assert measured.query_device() == {"name": "Second", "driver_version": "580.1"}
+    monkeypatch.setattr(measured, "first_gpu_uuid", lambda: "GPU-c")
+    assert measured.query_device() == {}
+
+
+def test_only_the_machines_of_what_is_shown_are_named(katas):
+    early, late = results(0.9), results(0.9, date="2026-02-01")
+    late["katas"][ID]["measurements"] *= 2
+    late["katas"][ID]["measurements"][1] = figure(0.9) | {"detail": {"outcome": "passed"}}
+    found = measured.rows([early, late], katas)
+    (line,) = measured.machines([early, late], [row for row in found if row["latest"]])
+    assert line == "2026-02-01T00:00 h200_sxm: Fast One, driver 1.2, SM 3 MHz, torch 2.11"
+    assert len(measured.machines([early, late], found)) == 2
+    early["katas"][ID]["measurements"] = []
+    assert "SM clock unknown" in measured.machines([early], found)[0]
+
+
+def test_what_did_not_pass_is_kept_in_words(katas, judged):
+    red = Check(name="test_a", outcome="failed", message="off by 1")
+    outcome = replace(outcome_of(0.9), checks=(red, Check(name="b", outcome="passed", message="")))
+    kept = measured.as_result(outcome)
+    assert kept["not_passed"] == [{"name": "test_a", "outcome": "failed", "message": "off by 1"}]
+    assert kept["passed"] == 1
+
+
+def test_what_no_gpu_times_is_not_missed(katas):
+    kata = katas[ID]
+    on_any = replace(kata, speed=tuple(replace(one, on="any") for one in kata.speed))
+    assert measured.never_timed([], {ID: on_any}) == []
 
 
 def test_the_command_shows_one_kata_and_its_history_when_asked(kata_command, timed):

@@ -294,7 +294,7 @@ def reports(found: Sequence["Report"], *, verbose: bool) -> None:
 def measured(found: Sequence[dict[str, Any]]) -> None:
     """Thresholds on the clock and what was reached, one line each."""
     if not found:
-        click.echo("Nothing has been measured yet: kata measure --all -o FILE on a GPU machine.")
+        click.echo("Nothing of this has been measured yet: kata measure -o FILE on a GPU machine.")
         return
     click.echo(
         f"{'kata':26} {'profile':12} {'date':10}  {'threshold':20} {'reached':>8} {'limit':>7}  "
