@@ -151,6 +151,7 @@ def judged(monkeypatch):
         return outcome_of(0.3 if impl == "wrong:naive" else 0.9)
 
     monkeypatch.setattr(measured, "run_kata", run_kata)
+    monkeypatch.setattr(measured, "query_device", dict)
     return asked
 
 

@@ -137,12 +137,13 @@ def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
     results = measured.kept_results(house.root)
     rows = [row for row in measured.rows(results, _by_id(house)) if row["kata"] in chosen]
     shown = [row for row in rows if row["latest"] or history]
-    draw.measured(shown)
+    untimed = [name for name, kata in chosen.items() if all(one.on == "any" for one in kata.speed)]
+    if len(untimed) < len(chosen):
+        draw.measured(shown)
     for line in measured.machines(results, shown):
         click.echo(line)
-    untimed = [name for name, kata in chosen.items() if all(one.on == "any" for one in kata.speed)]
     for name in untimed if katas else ():
-        click.echo(f"{name}: has no threshold on a GPU's clock")
+        click.echo(f"{name}: no threshold on a GPU's clock")
     for missing in measured.never_timed(rows, chosen):
         click.echo(f"never timed: {missing}")
     sys.exit(1 if any(row["problem"] for row in rows) else 0)
