@@ -184,6 +184,8 @@ def _read_profile(path: Path) -> Profile:
         )
         for part in (table, memory, limits, clock, special, launch, link, measured):
             part.done()
+        if not profile.sources:
+            problems.add("sources", "at least one", "none")
         _check_formula(profile, peak_clocks, problems)
         _check_max_clock(profile, peak_clocks, problems)
         for key, expected, figure in profile_mismatch(profile, profile.measured):
@@ -330,7 +332,8 @@ vendor = "{vendor}"
 arch = "{arch}"
 device_names = ["{name}"]
 sparse = false
-sources = []
+sources = []  # where the figures come from, at least one
+unverified = []  # figures that none of the sources has, such as "launch.floor_s"
 
 [memory]
 size_bytes = {memory_bytes}

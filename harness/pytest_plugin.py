@@ -312,6 +312,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         if kata_of(pyfuncitem.path) is None:
             raise
         message = error.message
+    except Exception as error:
+        function, line = submission.place_of(error) if submission else ("", 0)
+        if line:
+            pyfuncitem.user_properties.append(("place", f"line {line}, in {function}"))
+        raise
     finally:
         pyfuncitem.user_properties.append(("cpu_s", time.process_time() - start))
     raise pytest.fail.Exception(message, pytrace=False)

@@ -15,7 +15,7 @@ from harness.environment import versions
 from harness.processes import LINE, seal
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
-MOST_DETAIL = 4000  # characters of a message or a traceback
+MOST_MESSAGE, MOST_DETAIL = 1000, 4000  # characters of a message and of a traceback
 Write = Callable[[dict[str, Any]], None]
 
 
@@ -67,7 +67,7 @@ class Recorder:
                 "impl": properties["impl"],
                 "name": properties["test"],
                 "outcome": report.outcome,
-                "message": _one_line(report)[:MOST_DETAIL],
+                "message": _message(report),
                 "details": "" if report.passed else report.longreprtext[-MOST_DETAIL:],
                 "duration_s": report.duration,
                 "cpu_s": properties.get("cpu_s", 0.0),
@@ -129,6 +129,13 @@ def _into_file(path: str) -> Write:
             stream.write(f"{encode(event)}\n")
 
     return write
+
+
+def _message(report: pytest.TestReport) -> str:
+    """Why a test failed or was skipped, and where in the code under test, if it arose there."""
+    words = _one_line(report)[:MOST_MESSAGE]
+    place = dict(report.user_properties).get("place")
+    return f"{words} ({place})" if place else words
 
 
 def _one_line(report: pytest.TestReport) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -263,6 +264,7 @@ class TestDetection:
         with pytest.raises(DeviceError, match=r"hardware_profiles/nvidia_x1\.toml") as caught:
             detect_profile(profiles, "NVIDIA X1", arch="sm_99", sms=7, memory_bytes=9 * GIB)
         skeleton = caught.value.message.partition("\n\n")[2]
+        skeleton = skeleton.replace("sources = []", 'sources = ["a datasheet"]')
         (tmp_path / "nvidia_x1.toml").write_text(skeleton)
         problems = complaint(tmp_path).splitlines()[1:]
         assert problems
@@ -334,6 +336,12 @@ class TestBrokenFiles:
         after = rest.partition("[special]")[2]
         (tmp_path / "t4.toml").write_text(f"{before}[special]{after}")
         assert "peak_flops_per_s: expected at least one dtype" in complaint(tmp_path)
+
+    def test_figures_from_nowhere_are_refused(self, tmp_path):
+        text = (FOLDER / "t4.toml").read_text()
+        nowhere = re.sub(r"^sources = \[.*?^\]", "sources = []", text, flags=re.M | re.S)
+        (tmp_path / "t4.toml").write_text(nowhere)
+        assert "sources: expected at least one, found none" in complaint(tmp_path)
 
     def test_profile_without_a_link_has_none(self, profiles):
         assert (profiles["cpu"].link_bandwidth, profiles["cpu"].link_latency_s) == (0, 0)

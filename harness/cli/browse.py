@@ -75,9 +75,12 @@ def list_katas(
 def show(house: House, name: Kata | Week) -> None:
     """A kata's brief, thresholds and attempts; or a week's plan."""
     if isinstance(name, Week):
-        draw.week(name, house.root / "katas" / f"week{name.number:02d}" / "README.md")
+        page = house.root / "katas" / f"week{name.number:02d}" / "README.md"
+        draw.week(name, page)
         draw.coverage(coverage_of(house.curriculum, [name.number]))
-        draw.sources_of(name)
+        draw.reading(name)
+        if not page.is_file() or "## Corrections" not in page.read_text(encoding="utf-8"):
+            draw.corrections(name)
         return
     draw.brief(name)
     draw.thresholds(name)

@@ -1,6 +1,6 @@
 """How things look in a terminal. Rich is imported where something is drawn, not before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow
 LEVEL_MARKS = {"untried": " ", "attempted": "·", "correct": "○", "fast": "✓", "mastered": "★"}
 
 
+MOST_OUTPUT = 3000  # characters of what a process printed
 PAGE_WIDTH = 120  # of a brief that nobody's window limits
 
 
@@ -72,11 +73,15 @@ def week(one: "Week", readme: Path) -> None:
         _page(readme)
 
 
-def sources_of(one: "Week") -> None:
-    """What to read, and what is not so in the curriculum as it was handed down."""
-    for reading in one.reading:
-        hours = f", {reading.hours:g} h" if reading.hours else ""
-        click.echo(f"read:  {reading.title}{hours}\n       {reading.link}")
+def reading(one: "Week") -> None:
+    """What to read."""
+    for source in one.reading:
+        hours = f", {source.hours:g} h" if source.hours else ""
+        click.echo(f"read:  {source.title}{hours}\n       {source.link}")
+
+
+def corrections(one: "Week") -> None:
+    """What is not so in the curriculum as it was handed down."""
     for correction in one.corrections:
         click.echo(f"not so: {correction.says}")
         click.echo(f"        {correction.truth} ({correction.source})")
@@ -87,9 +92,11 @@ def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) 
     from rich.markup import escape
 
     out = console()
+    told: set[str] = set()
     for check in result.checks:
         if check.outcome != "skipped":
-            _check_line(out, check)
+            _check_line(out, check, again=check.message in told)
+            told.add(check.message)
     skipped = [check for check in result.checks if check.outcome == "skipped"]
     if skipped:
         out.print(f"{MARKS['skipped']} {len(skipped)} skipped: {escape(skipped[0].message)}")
@@ -104,14 +111,20 @@ def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) 
         f"· {result.duration_s:.1f} s · --seed {result.seed}"
     )
     if result.status in ("crashed", "timed_out", "error"):
-        out.print(result.output.strip()[-3000:], markup=False)
+        out.print(_last_part(result.output), markup=False)
     out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}", markup=False)
 
 
-def _check_line(out: "Console", check: "Check") -> None:
+def _last_part(output: str) -> str:
+    """What a process printed last; of an interpreter that died the innermost frames."""
+    _, died, stack = output.strip().rpartition("Fatal Python error")
+    return f"{died}{stack}"[:MOST_OUTPUT] if died else output.strip()[-MOST_OUTPUT:]
+
+
+def _check_line(out: "Console", check: "Check", *, again: bool) -> None:
     from rich.markup import escape
 
-    message = f": {escape(check.message)}" if check.message else ""
+    message = f": {'the same' if again else escape(check.message)}" if check.message else ""
     out.print(f"{MARKS[check.outcome]} {escape(check.name)}{message}")
 
 
@@ -266,7 +279,26 @@ def profile(found: "Profile") -> None:
     from dataclasses import fields
 
     for field in fields(found):
-        click.echo(f"{field.name:22} {getattr(found, field.name)}")
+        for name, figure in _figures(field.name, getattr(found, field.name)):
+            click.echo(f"{name:30} {figure}")
+
+
+UNITS = {"bandwidth": "B/s", "bytes": "B", "hz": "Hz", "peak": "FLOP/s", "s": "s"}
+
+
+def _figures(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """What a field of a profile holds, one line each, with its unit."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _figures(f"{name}.{key}", one)
+    elif isinstance(value, tuple):
+        yield from ((name, str(one)) for one in value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        unit = UNITS.get(name.partition(".")[0].rpartition("_")[2], "")
+        figure = f"{value:g}" if value % 1 else f"{value:,.0f}"
+        yield name, f"{figure} {unit}".rstrip()
+    else:
+        yield name, str(value)
 
 
 def reports(found: Sequence["Report"], *, verbose: bool) -> None:

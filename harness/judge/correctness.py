@@ -61,6 +61,7 @@ def assert_matches(
         for at, (one, truth, similar) in enumerate(zip(got, want, trusted, strict=True)):
             assert_matches(one, truth, same_precision=similar, name=f"{name}[{at}]")
         return
+    assert got is not None or want is None, f"{name}: expected an answer, found None"
     if isinstance(got, int) and isinstance(want, int):  # of any size
         assert got == want, f"{name}: expected {want}, found {got}"
         return

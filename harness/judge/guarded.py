@@ -1,7 +1,9 @@
 """A call inside guard bands and on poisoned memory, and what may be said of its answer."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +21,35 @@ if TYPE_CHECKING:
 
 Inputs = dict[str, Any]
 Order = Literal["forward", "reversed"]
+
+
+def held_to_annotations(entry: Callable[..., Any]) -> Callable[..., Any]:
+    """`entry` that refuses what its annotations do not fit; as it is, where it is no function."""
+    if not isinstance(entry, FunctionType) or not entry.__name__.isidentifier():
+        return entry
+    from beartype import beartype
+    from jaxtyping import TypeCheckError, jaxtyped
+
+    checked = jaxtyped(entry, typechecker=beartype)
+
+    def call(**arguments: object) -> Any:  # noqa: ANN401
+        try:
+            return checked(**arguments)
+        except TypeCheckError as error:
+            raise AssertionError(_misfit(str(error))) from None
+
+    return call
+
+
+def _misfit(text: str) -> str:
+    """What jaxtyping says over several lines, in one."""
+    told = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    what = "the result" if "the return value" in text.partition("\n")[0] else "an argument"
+    found = told.get("Actual value", "something else")
+    asked = told.get("Expected type", "what the annotation says").removesuffix(".")
+    asked = asked.removeprefix("<class '").removesuffix("'>")
+    hint = " (is a return missing?)" if found == "None" else ""
+    return f"{what}: expected {asked}, found {found}{hint}"
 
 
 @dataclass
@@ -60,10 +91,7 @@ class GuardedCall:
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
         entry, kata = self.trial.submission.entry, self.trial.submission.kata
         if checked:
-            from beartype import beartype
-            from jaxtyping import jaxtyped
-
-            entry = jaxtyped(entry, typechecker=beartype)
+            entry = held_to_annotations(entry)
         self.arguments = self.trial.launchable(self.fenced)
         with nothing_left_behind(), sealed(self.trial.oracle, self.trial.answers):
             with ExitStack() as around:

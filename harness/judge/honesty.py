@@ -181,6 +181,7 @@ METERS = {
     "triton": "harness.meters.triton_traffic",
 }
 WAKING_S = 0.005
+HELPERS = ("compile_worker", "multiprocessing.resource_tracker")  # they stay, and do nothing
 HARNESS = realpath(Path(__file__).parents[1]) + os.sep
 ENDINGS = (
     pytest.skip.Exception,
@@ -363,7 +364,7 @@ def _children() -> dict[int, str]:
             line = _text(Path("/proc", pid, "cmdline")).replace("\0", " ").strip()
             # the state stands behind the name in brackets; Z has ended, and nobody asked how
             state = _text(Path("/proc", pid, "stat")).rpartition(") ")[2][:1]
-            if state not in ("", "Z") and "compile_worker" not in line:
+            if state not in ("", "Z") and not any(helper in line for helper in HELPERS):
                 found[int(pid)] = line[:80]
     return found
 

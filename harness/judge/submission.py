@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,15 +61,14 @@ class Submission:
             SubmissionError: a function that kata.toml names is missing.
         """
         module = load_module(self.path)
-        missing = [
-            name for name in self.kata.functions if not callable(getattr(module, name, None))
-        ]
-        if missing:
-            names = [name for name in vars(module) if not name.startswith("__")]
-            raise SubmissionError(
-                f"{self.path}: expected a function `{missing[0]}` (kata.toml `functions`), found "
-                f"none.{nearest(missing[0], names)}"
-            )
+        for name in self.kata.functions:
+            if not callable(found := getattr(module, name, None)):
+                others = [other for other in vars(module) if not other.startswith(("__", name))]
+                what = "none" if found is None else repr(found)
+                raise SubmissionError(
+                    f"{self.path}: expected a function `{name}` (kata.toml `functions`), found "
+                    f"{what}.{nearest(name, others)}"
+                )
         return module
 
     @property
@@ -81,24 +81,27 @@ class Submission:
         """SHA-256 of the file as it is now."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
+    def place_of(self, error: BaseException | None) -> tuple[str, int]:
+        """The innermost function and line of the file that `error` came through; "", 0: none."""
+        if error is None:
+            return "", 0
+        found = [
+            (frame.f_code.co_qualname, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == str(self.path)
+        ]
+        # a cause arose farther in
+        cause = self.place_of(error.__cause__)
+        return cause if cause[1] or not found else found[-1]
+
     def stub_message(self, error: NotImplementedError | None = None) -> str:
         """The one line a test prints when the code that raised `error` is not written yet."""
         shown = self.kata.file if self.label in ("yours", "stub") else self.path
         if shown.is_relative_to(self.kata.root):
             shown = shown.relative_to(self.kata.root)
-        function = _raised_in(error, self.path)
+        function, _ = self.place_of(error)
         of_which = "" if function in ("", self.kata.name) else f".{function}"
         return f"{self.kata.name}{of_which} is still a stub: edit {shown}"
-
-
-def _raised_in(error: NotImplementedError | None, file: Path) -> str:
-    """The innermost function of `file` that `error` came through; "" where there is none."""
-    name, trace = "", error.__traceback__ if error else None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            name = trace.tb_frame.f_code.co_qualname
-        trace = trace.tb_next
-    return name
 
 
 def submissions(kata: Kata, spec: str, cache: Path) -> list[Submission]:

@@ -6,6 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,18 @@ def test_an_idle_pool_is_no_work_left_behind():
             time.sleep(0.001)
         time.sleep(0.01)
     pool.shutdown()
+
+
+def test_a_helper_of_multiprocessing_is_no_work_left_behind():
+    with nothing_left_behind():
+        resource_tracker.ensure_running()
+
+
+def test_another_default_dtype_is_no_tool_replaced(submission):
+    try:
+        ends_in(submission, submission.path, "import torch; torch.set_default_dtype(torch.float64)")
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_an_idle_pool_that_is_set_to_work_is_seen():

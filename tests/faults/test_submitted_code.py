@@ -114,6 +114,16 @@ WRONG = {
     "no_argument": ("def counted():\n    return 0\n", "takes 0 positional arguments but 1 was"),
     "none": ("def counted(numbers):\n    pass\n", "assert None == 0"),
     "an_exit_that_can_be_caught": ("import sys\nsys.exit(0)\n", "SystemExit"),
+    "an_error_in_a_helper": (
+        "def _half(n):\n    return n // 0\n\n\ndef counted(numbers):\n    return _half(2)\n",
+        "ZeroDivisionError: integer division or modulo by zero (line 2, in _half)",
+    ),
+    "an_error_with_a_cause": (
+        "def counted(numbers):\n    try:\n        {}['a']\n    except KeyError as error:\n"
+        "        raise ValueError('b') from error\n",
+        "ValueError: b (line 3, in counted)",
+    ),
+    "no_function": ("counted = 3\n", "found 3."),
     "endless_recursion": (
         "def counted(numbers):\n    return counted(numbers)\n",
         "RecursionError: maximum recursion depth exceeded",
@@ -153,7 +163,8 @@ def test_control_codes_in_messages_reach_no_terminal(bench):
     )
     code, output = bench.kata_command("run", "counted")
     assert code == 1
-    assert output.count(r"ValueError: \x1b[2J\x1b]0;owned\x07 \udcff\u202e") == 3
+    assert output.count(r"ValueError: \x1b[2J\x1b]0;owned\x07 \udcff\u202e") == 1
+    assert output.count(": the same\n") == 2
     assert "\x1b" not in output
     assert bench.progress.latest("counted").checks[0].message.startswith(r"ValueError: \x1b[2J")
 
@@ -168,7 +179,9 @@ def test_output_of_any_kind_and_size_is_survived(bench):
         """
     )
     assert outcome.status == "failed"
-    assert [check.message for check in outcome.checks] == ["ValueError: loud"] * 3
+    assert [check.message for check in outcome.checks] == [
+        "ValueError: loud (line 5, in counted)"
+    ] * 3
     assert len(outcome.output) > 30_000
     assert "\x1b" not in outcome.output
 
@@ -179,7 +192,7 @@ def test_running_out_of_host_memory_is_named(bench):
     outcome = run_kata(bench.kata(), impl="yours", device="cpu", limits=limits)
     assert outcome.status == "failed"
     assert outcome.reason == "3 of 3 checks failed: host out of memory"
-    assert outcome.checks[0].message == "host out of memory: MemoryError"
+    assert outcome.checks[0].message == "host out of memory: MemoryError (line 2, in counted)"
 
 
 def test_a_start_that_hangs_has_a_limit_of_its_own(bench):
