@@ -98,6 +98,13 @@ def test_all_runs_of_a_budget_share_in_its_parabola(kata):
     assert math.isclose(law.at(1e20), 1e9 * math.exp(0.1), rel_tol=1e-9)
 
 
+def test_sizes_a_few_percent_apart_are_different(kata):
+    close = bowl(kata, 1e22, 1e10, [0.95, 1.01, 1.04])
+    law = kata.isoflop_fit([*two_budgets(kata), *close])
+    # so near each other a parabola over log N itself, not centred, loses half of the digits
+    assert math.isclose(law.at(1e22), 1e10, rel_tol=1e-5)
+
+
 def test_all_budgets_share_in_the_line(kata):
     many = bowl(kata, 1e22, 8e10, [0.25, 0.5, 0.7, 1.5, 2.0, 4.0])  # one budget, however many runs
     law = kata.isoflop_fit([*two_budgets(kata), *many])

@@ -128,7 +128,9 @@ def test_steady_steps_are_the_throughput(kata, oracle):
 @pytest.mark.parametrize("warmup", [{}, {"warmup": 5}], ids=["default", "given"])
 def test_warm_up_is_left_out(kata, oracle, warmup):
     slow_start = [120.0, 40.0, 30.0, 25.0, 20.0, 17.6, 17.6, 17.6]
-    assert from_steps(kata, oracle, slow_start, **warmup) == from_steps(kata, oracle, [17.6] * 6)
+    log = list(slow_start)
+    assert from_steps(kata, oracle, log, **warmup) == from_steps(kata, oracle, [17.6] * 6)
+    assert log == slow_start
 
 
 def test_warm_up_is_the_first_steps_whatever_they_took(kata, oracle):
@@ -182,6 +184,8 @@ def test_peak_itself_is_a_share_of_one(kata):
     cfg = kata.ModelConfig(params=10**12, layers=1, d=1, heads=1, d_head=1)
     chip = kata.Chip(name="even", printed_flops_per_s=6e12)
     assert kata.mfu(cfg, 1, 1, chip, 1, attention=False) == 1
+    with pytest.raises(ValueError, match="peak or throughput"):
+        kata.mfu(cfg, 1.001, 1, chip, 1, attention=False)
 
 
 def test_more_than_the_peak_is_refused(kata, oracle):

@@ -42,7 +42,7 @@ def test_bytes_of_a_real_head_by_hand(kata):
     assert kata.flash2_bytes(4096, 64, 128, 64, 2) == (32 * 1024 + 1024 + 16) * KIB
 
 
-def test_counts_past_the_digits_of_a_float_are_exact(kata):
+def test_counts_past_the_digits_of_a_float_are_exact(kata, lines):
     # tiles of 2^54 rows, and one row more: as floats they are equal. With d = 1 in fp16 a matrix
     # is 2n bytes, a statistic 4n
     tile, n = 2**54, 2**54 + 1
@@ -53,6 +53,11 @@ def test_counts_past_the_digits_of_a_float_are_exact(kata):
     assert kata.fa1_tiles(4 * tile + 1, 1) == (1, n)
     assert kata.score_matrix_bytes(1, 1, n, 2) == 2 * n * n
     assert kata.smem_bytes(n, 1, 1, 1) == n + 2
+    # two passes of this many rows, beside which 2 x 16 fit and not one row more
+    rows = 2**57 + 48
+    with lines(limit=10_000):  # whoever tries them all would never be done
+        found = kata.best_tiles(2 * rows, 1, 1, rows + 32)
+    assert found == (rows, 16)
 
 
 def test_tiles_of_flash1_follow_the_paper(kata):

@@ -218,10 +218,12 @@ def test_tiles_without_rows_are_refused(kata, oracle, name, size):
         ("K", (3, 3, 5, 8)),  # one batch too many
         ("K", (2, 1, 5, 8)),  # one head would do for batch 0, and never be missed
         ("K", (2, 3, 5, 4)),
+        ("K", (3, 2, 5, 8)),  # as many heads in all
         ("V", (2, 3, 6, 8)),  # one value too many
         ("V", (2, 3, 5, 4)),
         ("V", (2, 4, 5, 8)),  # one head that nobody would miss
         ("V", (3, 3, 5, 8)),
+        ("V", (3, 2, 5, 8)),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(kata, oracle, name, shape):

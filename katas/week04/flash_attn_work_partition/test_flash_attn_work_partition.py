@@ -98,8 +98,15 @@ def test_all_scores_that_are_seen_are_covered_once(kata, oracle, B, H, Sq, Sk, B
     ids=["two slots", "long one first", "four slots"],
 )
 def test_a_slot_with_a_long_tile_gets_little_else(kata, oracle, work, n_slots, best):
-    makespan = oracle.makespan(kata.assign(tiles_of(kata, *work), n_slots))
+    tiles = tiles_of(kata, *work)
+    makespan = oracle.makespan(kata.assign(tiles, n_slots))
+    assert tiles == tiles_of(kata, *work), "the caller's list was changed"
     assert 3 * n_slots * makespan <= (4 * n_slots - 1) * best
+
+
+def test_equal_tiles_are_shared_out_all_the_same(kata):
+    twice = tiles_of(kata, 2) * 2  # as of two launches that run side by side
+    assert sorted(kata.assign(twice, 2)) == [twice[:1], twice[1:]]
 
 
 @given(work=st.lists(st.integers(1, 9), max_size=5), n_slots=st.integers(1, 3))

@@ -71,20 +71,21 @@ def test_any_number_of_heads(kata, oracle, device, group, hkv, s, past, causal, 
     assert_right(oracle, kata.gqa_attention(**inputs), inputs)
 
 
-def test_gradient_of_a_shared_head_is_summed_over_its_group(kata, oracle, device, seed):
-    # float32 rounds a few hundred elements: fewer would be a poor sample of its worst error
-    inputs = draw(oracle, device, seed, b=2, s=8, t=12, d=16, causal=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_gradient_of_a_shared_head_is_summed_over_its_group(kata, oracle, device, seed, dtype):
+    # a few hundred elements are rounded: fewer would be a poor sample of the worst error
+    inputs = draw(oracle, device, seed, b=2, s=8, t=12, d=16, causal=True, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
-    pull = torch.randn(inputs["q"].shape, generator=generator).to(device)
+    pull = torch.randn(inputs["q"].shape, generator=generator).to(dtype).to(device)
 
-    def gradients(attention, dtype):
-        leaves = {name: inputs[name].to(dtype, copy=True).requires_grad_() for name in "qkv"}
-        attention(**leaves, causal=True).backward(pull.to(dtype))
+    def gradients(attention, within):
+        leaves = {name: inputs[name].to(within, copy=True).requires_grad_() for name in "qkv"}
+        attention(**leaves, causal=True).backward(pull.to(within))
         return tuple(leaf.grad for leaf in leaves.values())
 
     want = gradients(oracle.expanded, torch.float64)  # autograd adds up what was repeated
-    trusted = gradients(oracle.expanded, torch.float32)
-    got = gradients(kata.gqa_attention, torch.float32)
+    trusted = gradients(oracle.expanded, dtype)
+    got = gradients(kata.gqa_attention, dtype)
     assert_matches(got, want, same_precision=trusted)
 
 
@@ -156,10 +157,11 @@ def test_pooling_heads_that_agree_changes_nothing(kata, device, seed):
         ("v", (1, 2, 5, 8)),
         ("v", (2, 2, 5, 4)),
         ("v", (2, 2, 6, 8)),  # a value that no key leads to
+        ("v", (2, 2, 4, 10)),  # as many numbers
     ],
 )
 def test_keys_and_values_that_do_not_fit_are_refused(kata, device, name, shape):
-    shapes = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 8), name: shape}
+    shapes = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": shape, name: shape}  # v like a wrong k
     inputs = {axis: torch.ones(shape, device=device) for axis, shape in shapes.items()}
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
         kata.gqa_attention(**inputs)

@@ -61,11 +61,20 @@ def test_decoding_from_an_empty_cache(kata, oracle, device, seed):
 
 
 def test_step_sees_all_of_a_long_past(kata, oracle, device, seed):
-    x, weights, named = layer(kata, oracle, device, seed, b=2, s=5001)
-    c_kv, k_rope = (kept[:, :5000] for kept in oracle.latents(x, named))
-    out, _ = kata.mla_decode(x[:, 5000:], kata.LatentCache(c_kv=c_kv, k_rope=k_rope), weights)
-    exact, trusted = oracle.truth(x, named, first=5000)
+    # float16 has no 5001
+    x, weights, named = layer(kata, oracle, device, seed, b=2, s=5002)
+    c_kv, k_rope = (kept[:, :5001] for kept in oracle.latents(x, named))
+    out, _ = kata.mla_decode(x[:, 5001:], kata.LatentCache(c_kv=c_kv, k_rope=k_rope), weights)
+    exact, trusted = oracle.truth(x, named, first=5001)
     assert_matches(out, exact, same_precision=trusted)
+
+
+def test_prompt_may_be_long(kata, oracle, device, seed):
+    # float16 has no odd number above 2048, bfloat16 none above 256
+    x, weights, named = layer(kata, oracle, device, seed, s=2060)
+    exact, trusted = oracle.truth(x, named, first=2050)
+    out, _ = kata.mla_prefill(x, weights)
+    assert_matches(out[:, 2050:], exact, same_precision=trusted)
 
 
 def test_scores_may_be_large(kata, oracle, device, seed):
@@ -149,6 +158,7 @@ def test_values_may_be_narrower_than_keys(kata):
         ("k_rope", (2, 0, 4)),  # and so would one score,
         ("k_rope", (1, 3, 4)),  # and so would one sequence
         ("k_rope", (2, 4, 4)),
+        ("k_rope", (3, 2, 4)),  # as many tokens in all
     ],
 )
 def test_cache_of_other_weights_is_refused(kata, oracle, device, seed, name, shape):
