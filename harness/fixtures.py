@@ -199,6 +199,14 @@ def lines() -> Callable[..., Any]:
     return line_meter
 
 
+@pytest.fixture(scope="session")
+def host_memory() -> Callable[..., Any]:
+    """``with host_memory() as m: …``; ``m.peak_bytes`` were held at once by Python and NumPy."""
+    from harness.meters.host_memory import host_memory_meter
+
+    return host_memory_meter
+
+
 @pytest.fixture
 def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
     """``compiled(target="sm_90", n=4096, dtype="float16")``: the kernels built for that GPU."""

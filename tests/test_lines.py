@@ -35,8 +35,22 @@ def test_a_loop_is_stopped_at_the_limit():
         triangle(10**9)
 
 
+def test_the_limit_itself_may_be_run():
+    with line_meter(limit=9):
+        triangle(3)
+    with pytest.raises(AssertionError, match="at most 8 lines"), line_meter(limit=8):
+        triangle(3)
+
+
 def test_the_tracer_of_before_is_back():
     before = sys.gettrace()
     with line_meter():
         pass
+    assert sys.gettrace() is before
+
+
+def test_lines_that_are_not_counted_to_the_end_are_refused():
+    before = sys.gettrace()
+    with pytest.raises(AssertionError, match="lines to be counted to the end"), line_meter():
+        sys.settrace(None)
     assert sys.gettrace() is before

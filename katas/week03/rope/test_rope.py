@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tracemalloc
 from contextlib import contextmanager
 
 import pytest
@@ -33,14 +32,10 @@ def table(kata, device, positions, d, **more):
 
 
 @contextmanager
-def every_byte(dispatch):
+def every_byte(dispatch, host_memory):
     """Yield what tells the most bytes held at once so far: by PyTorch, or by Python and NumPy."""
-    tracemalloc.start()  # NumPy tells it of its arrays, which no operator of PyTorch allocates
-    try:
-        with dispatch() as ops:
-            yield lambda: max(ops.peak_live_bytes, tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
+    with host_memory() as held, dispatch() as ops:
+        yield lambda: max(ops.peak_live_bytes, held.look())
 
 
 @pytest.fixture
@@ -137,7 +132,7 @@ def test_16_bit_results_are_rounded_once(kata, oracle, device, seed, dtype, layo
     assert float(error / once) <= 1.05, f"more error than that of one rounding to {dtype}"
 
 
-def test_rotating_needs_little_memory(kata, oracle, dispatch, cost, seed):
+def test_rotating_needs_little_memory(kata, oracle, dispatch, host_memory, cost, seed):
     # counted on the CPU everywhere; 16 rows of x share one row of the table
     x = normal(seed, 2, 8, 64, 64)
     cos, sin = table(kata, "cpu", list(range(64)), 64)
@@ -145,7 +140,7 @@ def test_rotating_needs_little_memory(kata, oracle, dispatch, cost, seed):
     peaks = []
     view = normal(seed, 2, 64, 8, 64).transpose(1, 2)  # as a projection leaves it
     for values, layout in itertools.product((x, x.half(), view), ("half", "interleaved")):
-        with every_byte(dispatch) as peak_bytes:
+        with every_byte(dispatch, host_memory) as peak_bytes:
             out = kata.apply_rope(values, cos, sin, layout)
             peaks.append(peak_bytes())
         assert_turned(oracle, out, values, cos, sin, layout)

@@ -2,7 +2,6 @@
 
 import math
 import random
-import tracemalloc
 from dataclasses import asdict
 from itertools import accumulate
 
@@ -166,16 +165,12 @@ def test_counts_past_the_digits_of_a_float_are_exact(kata, oracle, lines):
     assert kata.train_flops(cfg, tokens=tokens, seq=1) == 3 * (2 * 168 + 16) * tokens
 
 
-def test_nothing_is_allocated(kata, oracle, cost):
+def test_nothing_is_allocated(kata, oracle, cost, host_memory):
     cfg = config(kata, oracle.LLAMA2_7B)
-    tracemalloc.start()
-    try:
+    with host_memory() as held:
         found = kata.forward_flops(cfg, batch=1, q_len=1024, kv_len=1024, causal=True)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert found.attention == 4 * 32 * 4096 * 524_800, "of 1024 · 1025 / 2 pairs"
-    cost.check("peak_memory", peak_bytes)
+    cost.check("peak_memory", held.peak_bytes)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -1,7 +1,6 @@
 """Every parameter: published totals, checkpoints of random models part by part, hand numbers."""
 
 import math
-import tracemalloc
 from dataclasses import asdict
 
 import pytest
@@ -88,16 +87,12 @@ def test_weights_of_llama2_7b_take_12_55_gib(kata, oracle):
     assert kata.weight_bytes(cfg, "float8_e4m3fn") == 6_738_415_616
 
 
-def test_nothing_is_allocated(kata, oracle, cost):
+def test_nothing_is_allocated(kata, oracle, cost, host_memory):
     fields, published = oracle.PUBLISHED["gpt2"]
-    tracemalloc.start()
-    try:
+    with host_memory() as held:
         found = count(kata, fields)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert found.total == published
-    cost.check("peak_memory", peak_bytes)
+    cost.check("peak_memory", held.peak_bytes)
 
 
 HEADS_ALONE = r"^(?!.*kv_heads).*\bheads\b"

@@ -1,7 +1,6 @@
 """Statistics that merge in any order, masked blocks, extremes, and how often memory is touched."""
 
 import math
-import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -30,15 +29,6 @@ def state_of(kata, oracle, row, values):
 def assert_same_state(oracle, got, want):
     for found, expected in zip(got, want, strict=True):
         oracle.assert_close(np.asarray(found, dtype=float), np.asarray(expected, dtype=float))
-
-
-def peak_bytes(call):
-    """What a call returns, and the most memory held at once during it, NumPy's included."""
-    tracemalloc.start()
-    try:
-        return call(), tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def assert_quarter_of(row, peak):
@@ -186,15 +176,16 @@ def test_softmax_accesses(kata, oracle, cost, seed):
     cost.check("softmax_writes", writer.writes / length)
 
 
-def test_fast_memory_holds_one_block(kata, oracle, seed):
+def test_fast_memory_holds_one_block(kata, oracle, seed, host_memory):
     row = np.random.default_rng(seed).normal(size=LONG)
     reader, writer = oracle.Reader(row), oracle.Writer(LONG)
-    _, peak = peak_bytes(lambda: kata.online_softmax(reader, writer, block=LONG // 128))
+    with host_memory() as held:
+        kata.online_softmax(reader, writer, block=LONG // 128)
     weights = np.exp(row - row.max())
     oracle.assert_close(writer.row, weights / weights.sum())
     assert reader.largest_read <= LONG // 128
     assert reader.reads >= 2 * LONG, "fewer than two reads: the row was kept in fast memory"
-    assert_quarter_of(row, peak)
+    assert_quarter_of(row, held.peak_bytes)
 
 
 # ---- softmax and top-k ---------------------------------------------------------------------
@@ -252,12 +243,13 @@ def test_topk_reads_once(kata, oracle, cost, seed):
     assert reader.largest_read <= 64
 
 
-def test_topk_keeps_its_candidates_only(kata, oracle, seed):
+def test_topk_keeps_its_candidates_only(kata, oracle, seed, host_memory):
     row = np.random.default_rng(seed).normal(size=LONG)
     reader = oracle.Reader(row)
-    found, peak = peak_bytes(lambda: kata.softmax_topk(reader, k=8, block=LONG // 128))
+    with host_memory() as held:
+        found = kata.softmax_topk(reader, k=8, block=LONG // 128)
     assert found[1].tolist() == np.argsort(-row)[:8].tolist()
-    assert_quarter_of(row, peak)
+    assert_quarter_of(row, held.peak_bytes)
 
 
 # ---- bad input -----------------------------------------------------------------------------
