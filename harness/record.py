@@ -15,6 +15,7 @@ from harness.environment import versions
 from harness.processes import LINE, seal
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
+NUMPYS_LINES = 5  # what is not equal, why it should be, how many are not, and the first of them
 MOST_MESSAGE, MOST_DETAIL = 1000, 4000  # characters of a message and of a traceback
 Write = Callable[[dict[str, Any]], None]
 
@@ -146,4 +147,7 @@ def _one_line(report: pytest.TestReport) -> str:
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext.strip()
+    head, _, rest = text.partition("\n")
+    if head.endswith("Error: "):  # NumPy's words begin a line later, and take some
+        text = head + " | ".join(line.strip() for line in rest.splitlines()[:NUMPYS_LINES])
     return in_one_line(text.removeprefix("Failed: "))

@@ -123,6 +123,11 @@ WRONG = {
         "        raise ValueError('b') from error\n",
         "ValueError: b (line 3, in counted)",
     ),
+    "an_array_that_differs": (
+        "import numpy as np\n\n\ndef counted(numbers):\n"
+        "    np.testing.assert_array_equal([1, 2], [1, 3], err_msg='why')\n",
+        "AssertionError: Arrays are not equal | why | Mismatched elements: 1 / 2 (50%) | ",
+    ),
     "no_function": ("counted = 3\n", "found 3."),
     "endless_recursion": (
         "def counted(numbers):\n    return counted(numbers)\n",

@@ -1,7 +1,6 @@
 """What an op computes and what it must move: products, views, broadcasts, writes, whole graphs."""
 
 import random
-import tracemalloc
 
 import pytest
 import torch
@@ -217,9 +216,10 @@ def test_two_views_of_a_storage_are_two_operands(kata, fn, nbytes):
         (lambda: torch.add(meta(10), meta(10), out=meta(10)), 3 * 40),
         (lambda: meta(10).copy_(meta(1)), 4 + 40),
         (lambda: meta(10).zero_(), 40),
+        (lambda: meta(3, 1).expand(3, 4).zero_(), 12),  # three elements, however often they show
         (lambda: torch.ones_like(meta(10)), 40),  # asks for the shape, not for the elements
     ],
-    ids=["out", "copy_", "zero_", "ones_like"],
+    ids=["out", "copy_", "zero_", "zero_ expanded", "ones_like"],
 )
 def test_what_is_only_written_is_not_read(kata, fn, nbytes):
     assert only_op(kata, fn)[1].bytes == nbytes
@@ -245,16 +245,13 @@ def test_the_function_runs_once_on_what_it_is_given(kata):
 # ---- a whole layer -------------------------------------------------------------------------
 
 
-def test_a_layer_of_llama_70b_is_counted_without_computing_it(kata, oracle, dispatch, cost):
+def test_a_layer_of_llama_70b_is_counted_without_computing_it(
+    kata, oracle, dispatch, host_memory, cost
+):
     x, weights = oracle.llama_layer(batch=8, length=8192)
     counted(kata, lambda: x + x)  # the first op of a session imports and caches
-    with dispatch() as ops:
-        tracemalloc.start()
-        try:
-            mode = counted(kata, lambda: oracle.llama_forward(x, weights))
-            _, peak_bytes = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+    with dispatch() as ops, host_memory() as held:
+        mode = counted(kata, lambda: oracle.llama_forward(x, weights))
     parameters = 2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672
     assert mode.by_op["aten.mm"].flops == 2 * 65536 * parameters
     assert mode.by_op["aten.bmm"].flops == 4 * 8 * 64 * 8192**2 * 128
@@ -265,7 +262,7 @@ def test_a_layer_of_llama_70b_is_counted_without_computing_it(kata, oracle, disp
     assert sum(moving.values()) >= others, "an op went unseen"
     cost.check("evaluations", sum(moving.values()), ideal=others)
     cost.check("allocated_bytes", ops.real_bytes)
-    cost.check("peak_memory", peak_bytes)
+    cost.check("peak_memory", held.peak_bytes)
 
 
 # ---- bad input -----------------------------------------------------------------------------
@@ -300,6 +297,23 @@ def test_no_large_real_tensor_goes_unseen(kata, monkeypatch, fn):
     assert kata.arithmetic_intensity(lambda: torch.empty(16) + 1) == 1 / 8  # 64 bytes are allowed
     with pytest.raises(ValueError, match="use the meta device"):
         kata.arithmetic_intensity(fn)
+
+
+def test_a_large_tensor_is_refused_before_it_is_written(kata, monkeypatch):
+    monkeypatch.setattr(kata, "LARGEST_REAL_BYTES", 64)
+    x = torch.zeros(17)
+    with pytest.raises(ValueError, match="use the meta device"):
+        kata.arithmetic_intensity(lambda x: x.add_(1), x)
+    assert x.sum() == 0
+
+
+def test_an_op_that_raises_is_not_counted(kata):
+    def one_of_two():
+        meta(3) + meta(3)
+        with pytest.raises(RuntimeError):
+            meta(2, 3) @ meta(2, 3)
+
+    assert counted(kata, one_of_two).by_op.keys() == {"aten.add"}
 
 
 def test_an_op_without_a_convention_is_refused(kata):

@@ -20,13 +20,15 @@ class Kernel:
     `jitter`, and the share `disturbed` of them takes ten times as long: one in fifty, for with one
     in twenty a warm-up that happens to meet none of them lets a right answer overrun the time it
     was given. The launch with the number `disturbs`, counted from 1, takes ten times as long in any
-    case. The first launch keeps the host busy for `compile_ms`.
+    case. On a device that gets hot each launch takes a share `drift` of those times longer than the
+    one before. The first launch keeps the host busy for `compile_ms`.
     """
 
     cold_ms: float
     warm_ms: float
     jitter: float = 0.01
     disturbed: float = 0.02
+    drift: float = 0.0
     disturbs: int = 0
     compile_ms: float = 50.0
 
@@ -83,11 +85,13 @@ class VirtualDevice:
         deviation = 1 + self.__kernel.jitter * self.__random.uniform(-1, 1)
         disturbed = self.__random.random() < self.__kernel.disturbed
         disturbance = 10 if disturbed or self.__launches == self.__kernel.disturbs else 1
-        clock = 2 - min(1, self.__busy_ms / RAMP_MS)
+        clock = 2 - min(1, self.__busy_ms / RAMP_MS) + self.__kernel.drift * self.__launches
         self.__queue((cold + (warm - cold) * self.__resident) * deviation * disturbance * clock)
         self.__resident = 1.0
 
     def memset(self, nbytes):
+        if nbytes < 1:
+            raise ValueError(f"nbytes: expected 1 or more, found {nbytes}. Leave the memset out.")
         self.__host_ms += LAUNCH_MS
         self.__queue(nbytes / WRITE_BYTES_PER_MS)
         # lines are not evicted strictly in order of age: a cache's size leaves a third behind

@@ -105,6 +105,14 @@ def test_disturbed_launches_are_part_of_the_spread(bench, oracle):
     assert math.isclose(timing.p80_ms, 10.0, rel_tol=0.04)
 
 
+def test_early_and_late_launches_count_alike(bench, oracle):
+    """Each takes 0.2 % of a millisecond more than the last, so that n span n times that."""
+    kernel = oracle.Kernel(cold_ms=1.0, warm_ms=1.0, jitter=0.0, disturbed=0.0, drift=0.002)
+    timing, _ = bench(kernel, rep_ms=400)
+    # between the percentiles lie three fifths of them, give or take one at either end
+    assert math.isclose(timing.p80_ms - timing.p20_ms, 0.6 * timing.n * 0.002, rel_tol=0.05)
+
+
 @pytest.mark.parametrize("options", [{}, {"rep_ms": 1e-3}, {"warmup_ms": 0}])
 def test_long_kernel(bench, oracle, options):
     timing, dev = bench(oracle.Kernel(cold_ms=40.0, warm_ms=40.0, disturbed=0.0), **options)

@@ -243,9 +243,16 @@ def test_regimes(kata, oracle, h200, shapes, kind, regime, least_us):
         ({"bandwidth": 320e9}, "memory", ROW_BYTES / 320e3),
         ({"peak": {"float16": 0.5e12}}, "compute", 2 * 8192**2 / 0.5e6),
         ({"launch_s": 27.9e-6}, "memory", ROW_BYTES / 4.8e6),  # the call takes 27.97 us
+        ({"launch_s": ROW_BYTES / 4.8e12}, "memory", ROW_BYTES / 4.8e6),
         ({"launch_s": 28.0e-6}, "latency", ROW_BYTES / 4.8e6),
     ],
-    ids=["bandwidth", "peak", "longer than a launch", "shorter than a launch"],
+    ids=[
+        "bandwidth",
+        "peak",
+        "longer than a launch",
+        "as long as a launch",
+        "shorter than a launch",
+    ],
 )
 def test_another_gpu_has_another_roof(kata, oracle, h200, ceiling, regime, least_us):
     [stat] = kata.top_ops(one_op(oracle, ROW, 1000.0), 1, replace(h200, **ceiling))
@@ -294,9 +301,11 @@ def test_one_call_of_unknown_work_makes_the_op_unknown(kata, oracle, h200):
     [
         ([(100, 50)], 1.0),
         ([(100, 10), (130, 10)], 20 / 40),  # a gap
+        ([(100, 10), (110.25, 10)], 20 / 20.25),  # shorter than anything a host could do in it
         ([(100, 20), (110, 20)], 1.0),  # two streams
-        ([(100, 100), (110, 10), (150, 10), (220, 20)], 120 / 140),  # short ones beside a long one
+        ([(100, 100), (110, 10), (150, 10), (220, 20)], 120 / 140),
     ],
+    ids=["alone", "a gap", "a short gap", "two streams", "short ones beside a long one"],
 )
 def test_overlapping_streams_are_busy_once(kata, oracle, spans, busy):
     work = [oracle.kernel(at, ts, dur, stream=at) for at, (ts, dur) in enumerate(spans)]

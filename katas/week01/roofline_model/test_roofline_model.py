@@ -94,6 +94,14 @@ def test_ties(kata):
     assert at_floor.regime == "memory:l2"
 
 
+def test_a_millionth_apart_is_no_tie(kata):
+    more = 1 + 1e-6
+    below_ridge = kata.roofline(312e9, {"hbm": more * 2e9}, kata.A100, "float16")  # 1 ms and 1 ms
+    assert below_ridge.regime == "memory:hbm"
+    above_floor = kata.roofline(0.0, {"hbm": more * 6e6}, kata.A100, "float16")  # 3 us and 3 us
+    assert above_floor.regime == "memory:hbm"
+
+
 def test_levels_are_those_of_the_machine(kata):
     laptop = kata.Machine(
         name="laptop", peak={"float64": 1e11}, bandwidth={"dram": 5e10, "l3": 2e11}, launch_s=1e-6
@@ -145,6 +153,8 @@ def test_crossover_where_cost_is_not_linear(kata, oracle):
 
 def test_exactly_at_the_ridge_is_compute_bound(kata):
     assert kata.crossover(lambda batch: (2.0 * batch, 2.0), kata.A100, "float16") == 156
+    # a quarter of a millionth below it is not
+    assert kata.crossover(lambda batch: (2.0 * batch, 2.0000005), kata.A100, "float16") == 157
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,12 @@ def test_an_empty_matrix_is_done_at_once_with_any_tile(kata, a100):
     assert kata.best_tile(0, 512, [TILE, (64, 64)], math.prod, 1, a100) == TILE
 
 
+def test_ends_are_exact_past_the_integers_of_a_float(kata, a100):
+    # of 2 · 10^16 waves and one row more: 10^16 + 1 waves of 2, and 2 · 10^16 + 1 waves of 1
+    tiles = [(2, 1), (1, 1)]
+    assert kata.best_tile(216 * 10**16 + 1, 1, tiles, math.prod, 1, a100) == (1, 1)
+
+
 def test_best_tile_is_done_as_early_as_any(kata, oracle, a100, seed):
     draw = random.Random(seed)
     for _ in range(200):

@@ -122,6 +122,8 @@ def test_sum_goes_into_out(kata):
     a, b = (cuda.to_device(np.arange(5, dtype=np.float32)) for _ in range(2))
     assert kata.cuda_vector_add(a, b, out=a) is a
     assert a.copy_to_host().tolist() == [0, 2, 4, 6, 8]
+    nothing = cuda.to_device(np.empty(0, dtype=np.float32))
+    assert kata.cuda_vector_add(nothing, nothing, out=nothing) is nothing
 
 
 def test_wrapper_copies_nothing(kata, simt):
@@ -132,6 +134,22 @@ def test_wrapper_copies_nothing(kata, simt):
     assert (out.copy_to_host() == 2).all()
     reads, writes = [counted.of(x).load.elements for x in (a, b)], counted.of(out).store.elements
     assert (reads, writes) == ([100, 100], 100), "the kernel was launched on other arrays"
+
+
+def test_sum_in_place_is_not_copied_either(kata, simt):
+    a, b = (cuda.to_device(np.ones(100, dtype=np.float32)) for _ in range(2))
+    with simt() as counted:
+        kata.cuda_vector_add(a, b, out=b)
+    assert (b.copy_to_host() == 2).all()
+    assert counted.of(b).store.elements == 100, "the kernel stored into another array"
+
+
+def test_wrapper_launches_as_told(kata, simt, monkeypatch):
+    monkeypatch.setattr(kata, "launch_shape", lambda out: (1, 1))
+    a, b, out = (cuda.to_device(np.ones(8, dtype=np.float32)) for _ in range(3))
+    with simt() as counted:
+        kata.cuda_vector_add(a, b, out=out)
+    assert counted.of(out).store.requests == 8, "one thread has a request for each element"
 
 
 def test_bandwidth_counts_two_reads_and_a_write(kata):

@@ -140,6 +140,7 @@ def test_no_size_does_better(kata, oracle):
 
 @given(arch=ARCHITECTURES, regs=st.integers(1, 255), smem=st.lists(st.integers(0, 12), max_size=15))
 @example(arch="sm_90", regs=32, smem=[])
+@example(arch="sm_90", regs=32, smem=[0, 5, 5])  # full at 128 threads, not at 160, and at 1024
 def test_shared_memory_of_any_shape(kata, oracle, arch, regs, smem):
     limits = kata.LIMITS[arch]
     ninths = [*smem, 9]  # of what a block may have: 10 are too many, 9 are not
@@ -167,6 +168,16 @@ def test_best_block_size_asks_seldom(kata, cost):
 
     assert kata.best_block_size(32, smem_fn, kata.LIMITS["sm_90"]) == 1024
     cost.check("evaluations", len(asked))
+
+
+def test_what_smem_fn_raises_goes_through(kata):
+    def smem_fn(threads):
+        if threads == 96:
+            raise ValueError("three warps have no tile")
+        return 0
+
+    with pytest.raises(ValueError, match="three warps"):
+        kata.best_block_size(32, smem_fn, kata.LIMITS["sm_90"])
 
 
 @pytest.mark.parametrize("at_1024", [227 * KIB + 1, 0], ids=["no_memory", "no_registers"])

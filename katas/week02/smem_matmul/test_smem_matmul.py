@@ -51,9 +51,10 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     with simt() as counted:
         kata.smem_matmul(a, b, out=c)
     np.testing.assert_array_equal(c, a @ b)
+    of_c = (counted.of(c).load.elements, counted.of(c).store.elements)
+    assert of_c == (0, c.size), "sums stay with their threads until the end"
     loads = counted.of(a).load.elements + counted.of(b).load.elements
     assert loads == counted.global_load.elements, "a and b are read where they are"
-    assert counted.of(c).store.elements == c.size, "sums stay with their threads until the end"
     cost.check("global_loads", loads)
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
@@ -109,6 +110,15 @@ def test_strided_views_go_through_the_wrapper(kata, seed):
     frame = cuda.to_device(np.full((14, 11), SENTINEL, dtype=np.float32))
     kata.smem_matmul(cuda.to_device(a)[:, ::2], cuda.to_device(b), out=frame[1:13, 1:10])
     np.testing.assert_array_equal(frame.copy_to_host()[1:13, 1:10], a[:, ::2] @ b)
+
+
+def test_strided_views_are_not_copied(kata, simt, seed):
+    a = cuda.to_device(small_integers(seed, 8, 16))[:, ::2]
+    b = cuda.to_device(small_integers(seed + 1, 8, 16))[:, 1::2]
+    with simt() as counted:
+        kata.smem_matmul(a, b)
+    loads = [counted.of(matrix).load.elements for matrix in (a, b)]
+    assert loads == [64, 64], "a and b are read where they are"
 
 
 def test_product_goes_into_out(kata):

@@ -44,7 +44,7 @@ def requests(draw):
         (2 * LANE, 2, 2),
         (16 * LANE, 16, 16),
         (0 * LANE + 64, 4, 1),
-        (2**32 * LANE, 1, 32),  # alike in their lower 32 bits
+        (2**40 * LANE, 1, 32),  # alike in their lower 40 bits
     ],
 )
 def test_sectors_by_hand(kata, addr, size, count):
@@ -216,9 +216,11 @@ def test_shape_of_addr_is_refused(call, shape):
         call(np.zeros(shape, dtype=np.int64), 4, np.ones(shape, dtype=bool))
 
 
-def test_shape_of_active_is_refused(call):
+# one row for both requests, and as many lanes in another shape
+@pytest.mark.parametrize("shape", [(1, 32), (64,)])
+def test_shape_of_active_is_refused(call, shape):
     with pytest.raises(ValueError, match="active"):
-        call(np.zeros((2, 32), dtype=np.int64), 4, ALL)
+        call(np.zeros((2, 32), dtype=np.int64), 4, np.ones(shape, dtype=bool))
 
 
 @pytest.mark.parametrize("line", [128, 256])
