@@ -20,9 +20,17 @@ _PATTERNS = {
         r"|\w*Error: .*(?:can't allocate memory|Cannot allocate memory|std::bad_alloc))"
     ),
     "compile error": re.compile(
-        _TYPE + r"(?:CompilationError|CompileFailed|NVRTCError|PTXASError|TypingError"
-        r"|LoweringError)\b|^\S+: expected \w+ to build its kernels for "
+        _TYPE + r"(?:CompilationError|NVRTCError|PTXASError|TypingError|LoweringError)\b"
+        r"|^[^:]+: expected \w+ to build its kernels for "
     ),
+}
+# what an ordinary error's words leave out
+_HINTS = {
+    "0 active drivers": "Triton asked for a GPU, and there is none. On the CPU its interpreter "
+    "runs the kernels: the file must not switch it off (TRITON_INTERPRET=0), and it can tune "
+    "nothing (give @triton.autotune one configuration)",
+    "@jit functions should be defined in a Python file": "Triton cannot read the kernel's file: it "
+    "is not text in UTF-8, or the kernel was made by exec",
 }
 _TELLING = re.compile(r"error|cannot|invalid|undefined|untyped", re.I)
 _DIAGNOSIS = re.compile(r"likely cause: |.* between two runs: ")
@@ -40,7 +48,8 @@ def in_one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()] or [""]
     cause = cause_of(text)
     if cause is None:
-        return " | ".join([lines[0], *filter(_DIAGNOSIS.match, lines[1:])])
+        hints = [f"likely cause: {hint}" for words, hint in _HINTS.items() if words in lines[0]]
+        return " | ".join([lines[0], *filter(_DIAGNOSIS.match, lines[1:]), *hints])
     words = " | ".join(_compiler_lines(lines)) if cause == "compile error" else lines[0]
     return f"{cause}: {words[:_MOST]}"
 

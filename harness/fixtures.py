@@ -1,7 +1,9 @@
 """The fixtures a kata's tests take: the code under test, its oracle, and the meters."""
 
+import ast
 import inspect
 import os
+import textwrap
 import traceback
 import zlib
 from collections.abc import Callable
@@ -53,7 +55,7 @@ def _import_failure(path: Path, error: Exception) -> str:
     """The error of an import, with the line of the learner's file where it arose."""
     lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__)
              if entry.filename == str(path)]  # fmt: skip
-    line = lines[-1] if lines else getattr(error, "lineno", "?")
+    line = lines[-1] if lines else getattr(error, "lineno", None) or "?"
     # a SyntaxError says its line by itself
     words = error.msg if isinstance(error, SyntaxError) else error
     return f"{path.name} does not import: {type(error).__name__}: {words} (line {line})"
@@ -218,10 +220,9 @@ def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
 
 
 def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: ANN401
-    code = getattr(inspect.unwrap(submission.entry), "__code__", None)
-    if code is not None and "NotImplementedError" in code.co_names:
-        raise NotImplementedError  # a stub: no compiler need be asked
-    from harness.meters.compiled import CompileFailed, CompileRequest, compile_kernels
+    if _ends_as_a_stub(submission.entry):
+        raise NotImplementedError  # no compiler need be asked
+    from harness.meters.compiled import CompileRequest, StillAStub, compile_kernels
 
     request = CompileRequest(
         file=submission.path,
@@ -232,10 +233,18 @@ def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: A
     )
     try:
         return compile_kernels(request, cache_dir=cache_folder() / "compiled")
-    except CompileFailed as error:
-        if "NotImplementedError" in error.message:
-            raise NotImplementedError from None
-        raise
+    except StillAStub:
+        raise NotImplementedError from None
+
+
+def _ends_as_a_stub(entry: Callable[..., Any]) -> bool:
+    """Whether the last thing that a function does is to raise a bare NotImplementedError."""
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(entry))).body
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return False  # no function of a file
+    last = getattr(function, "body", [None])[-1]
+    return isinstance(last, ast.Raise) and ast.unparse(last) == "raise NotImplementedError"
 
 
 class Ranks:

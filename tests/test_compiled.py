@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.causes import cause_of, in_one_line
 from harness.errors import HarnessError, UsageProblem
 from harness.hardware import find_profile
 from harness.meters import compiled
@@ -16,6 +17,7 @@ from harness.meters.compiled import (
     CompileFailed,
     CompileRequest,
     KernelFacts,
+    StillAStub,
     compile_kernels,
     stop_worker,
 )
@@ -45,7 +47,7 @@ import triton
 import triton.language as tl
 """
 
-COPY = (
+KERNEL = (
     HEADER
     + """
 
@@ -53,7 +55,12 @@ COPY = (
 def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 1024):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+"""
+)
 
+COPY = (
+    KERNEL
+    + """
 
 def copy(x, out=None):
     out = x.new_empty(x.shape) if out is None else out
@@ -222,6 +229,27 @@ def test_spilled_bytes_are_those_of_local_stores_and_loads():
     assert spilled_bytes(sass) == 4 + 8 + 16 + 1
 
 
+@pytest.mark.parametrize(
+    ("target", "profile_id"),
+    [
+        ("sm_75", "t4"),
+        ("sm_80", "a100_sxm_80gb"),
+        ("sm_89", "rtx_4090"),
+        ("sm_90", "h100_sxm"),
+        ("sm_100", "b200_sxm"),
+        ("gfx942", "mi300x"),
+    ],
+)
+def test_a_pretended_gpu_is_the_one_of_its_profile(target, profile_id):
+    from harness.meters.compile_worker import GPUS
+
+    gpu, known = GPUS[target], profile(profile_id)
+    assert known.arch == target
+    assert gpu.sms == known.sms
+    assert gpu.shared_bytes_per_block == known.smem_per_block_bytes
+    assert gpu.warp_size == known.warp_size
+
+
 def test_there_is_a_gpu_behind_every_target():
     from harness.meters.compile_worker import GPUS
 
@@ -361,6 +389,55 @@ def test_huge_inputs_need_no_memory(build):
     assert facts.grid == (1 << 30,)
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        'os.environ["TRITON_INTERPRET"] = "1"',
+        'os.environ.setdefault("TRITON_INTERPRET", "1")',
+        'os.environ["TRITON_INTERPRET"] = "0"',
+        "triton.knobs.runtime.interpret = True",
+    ],
+)
+def test_a_file_that_asks_for_the_interpreter_is_compiled(build, wish):
+    (facts,) = build(f"import os, triton\n{wish}\n{COPY}", "copy")
+    assert facts.has("ld.global.v4")
+
+
+def test_a_file_that_makes_errors_of_warnings_is_compiled(build):
+    strict = 'import warnings\nwarnings.simplefilter("error")\n'
+    assert len(build(strict + COPY, "copy")) == 1
+
+
+OPERATOR = """
+
+@torch.library.{kind}("pretended::{kind}", mutates_args=())
+def operator(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    n = x.numel()
+    {kernel}[(triton.cdiv(n, 1024),)](x, y, n)
+    return y
+
+
+def twice(x):
+    return torch.ops.pretended.{kind}(operator(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel", "substitute"),
+    [
+        ("custom_op", "copy_kernel", "operator.register_fake(torch.empty_like)"),
+        ("custom_op", "copy_kernel", ""),
+        ("triton_op", "torch.library.wrap_triton(copy_kernel)", ""),
+    ],
+)
+def test_launches_inside_custom_operators_are_followed(build, kind, kernel, substitute):
+    operator = OPERATOR.format(kind=kind, kernel=kernel)
+    source = f"import torch\n{COPY}{operator}\n\n{substitute}\n"
+    facts = build(source, "twice", n=64)
+    assert [(one.name, one.grid) for one in facts] == [("copy_kernel", (4,))] * 2
+
+
 # ---- what goes wrong -----------------------------------------------------------------------
 
 
@@ -371,8 +448,15 @@ def test_unknown_target_is_refused_before_anything_starts(build):
 
 def test_stub_is_reported_by_the_name_of_its_exception(build):
     source = "def stub(x):\n    raise NotImplementedError\n"
-    with pytest.raises(CompileFailed, match=r"submission\.py: expected stub .* NotImplementedErr"):
+    with pytest.raises(StillAStub, match=r"submission\.py: expected stub .* NotImplementedErr"):
         build(source, "stub")
+
+
+def test_what_a_written_solution_does_not_do_is_no_stub(build):
+    source = "def picky(x):\n    raise NotImplementedError('half precision')\n"
+    with pytest.raises(CompileFailed, match="found NotImplementedError: half precision") as caught:
+        build(source, "picky")
+    assert not isinstance(caught.value, StillAStub)
 
 
 def test_learners_exception_comes_with_its_place(build):
@@ -380,9 +464,73 @@ def test_learners_exception_comes_with_its_place(build):
     with pytest.raises(CompileFailed) as caught:
         build(source, "crooked", n=64)
     assert "for sm_90, found RuntimeError: shape '[3, -1]' is invalid" in caught.value.message
-    assert "make_inputs(n=64)" in caught.value.message
+    assert "raised at submission.py line 2. It was given make_inputs(n=64)" in caught.value.message
     assert "return x.reshape(3, -1)" in caught.value.message
     assert "compile_worker" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("missing(x)", "NameError: name 'missing' is not defined, raised at submission.py line 13"),
+        ("assert x is None", "AssertionError, raised at submission.py line 13"),
+        ("f(x)", "RecursionError: maximum recursion depth exceeded, raised at submission.py line"),
+        ("copy_kernel[(1,)](x, x)", "TypeError: dynamic_func() missing 1 required positional"),
+    ],
+)
+def test_what_a_launcher_raises_is_no_compile_error(build, body, words):
+    with pytest.raises(CompileFailed) as caught:
+        build(f"{KERNEL}\n\ndef f(x):\n    {body}\n", "f")
+    line = in_one_line(caught.value.message)
+    assert line.startswith("submission.py: expected f to launch its kernels for sm_90, found ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        ("tl.store(x_ptr + missing, 0)", "missing is not defined"),
+        ("tl.static_assert(False, 'too big')", "too big"),
+        ("tl.arange(0, 3)", "power of 2"),
+        (
+            "tl.inline_asm_elementwise('bogus.op $0, $1;', '=r,r', [tl.arange(0, 32)], "
+            "dtype=tl.int32, is_pure=False, pack=1)",
+            "bogus",
+        ),
+    ],
+)
+def test_what_the_compiler_refuses_is_a_compile_error(build, kernel, words):
+    source = f"{HEADER}\n@triton.jit\ndef k(x_ptr):\n    {kernel}\n\ndef f(x):\n    k[(1,)](x)\n"
+    with pytest.raises(CompileFailed) as caught:
+        build(source, "f")
+    line = in_one_line(caught.value.message)
+    assert line.startswith(
+        "compile error: submission.py: expected f to build its kernels for sm_90"
+    )
+    assert words in caught.value.message
+
+
+def test_a_file_that_is_no_python_says_so(build, tmp_path):
+    with pytest.raises(CompileFailed, match=r"found SyntaxError: .* \(submission\.py, line 2\)"):
+        build("def f(x):\n    return x +\n", "f")
+    with pytest.raises(CompileFailed, match="found SyntaxError: .*null bytes"):
+        build("# \0\ndef f(x):\n    return x\n", "f")
+    request = write_request(tmp_path, COPY, "copy", "sm_90", ORACLE, {"n": 64})
+    request.file.write_bytes(COPY.encode() + b"# caf\xe9\n")
+    with pytest.raises(CompileFailed, match="'utf-8' codec can't decode byte 0xe9"):
+        compile_kernels(request)
+
+
+def test_triton_without_a_gpu_or_a_file_is_told_why():
+    line = in_one_line("RuntimeError: 0 active drivers ([]). There should only be one.")
+    assert "| likely cause: Triton asked for a GPU" in line
+    assert "TRITON_INTERPRET=0" in line
+    assert "one configuration" in line
+    line = in_one_line("mine.py does not import: ValueError: @jit functions should be defined in a "
+                       "Python file (line 9)")  # fmt: skip
+    assert "| likely cause: " in line
+    assert "UTF-8" in line
+    assert cause_of(line) is None
 
 
 def test_kernel_that_does_not_compile_shows_the_line(build):
@@ -425,8 +573,9 @@ def test_endless_launcher_is_killed_with_what_it_started(build, tmp_path):
         "    while True:\n        pass\n"
     )
     begin = time.monotonic()
-    with pytest.raises(CompileFailed, match="found no end after 1 s"):
+    with pytest.raises(CompileFailed, match="found no end after 1 s") as caught:
         build(source, "hang", limit_s=1.0)
+    assert cause_of(caught.value.message) is None
     assert time.monotonic() - begin < 10
     assert not running((tmp_path / "pid").read_text())
 
@@ -436,12 +585,14 @@ def running(pid):
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_lost_helper_is_replaced(build):
+def test_lost_helper_is_replaced(build, monkeypatch):
     build(COPY, "copy")
     build("def nothing(x):\n    return None\n", "nothing")
     os.kill(compiled._helper().process.pid, signal.SIGKILL)
     with pytest.raises(HarnessError, match="compile_worker: expected an answer"):
         build("def nothing(x):\n    return 1\n", "nothing")
+    # what a file under test may have set meanwhile is no concern of the new one
+    monkeypatch.setenv("TORCH_LOGS", "no_such_log")
     assert build("def nothing(x):\n    return 1\n", "nothing") == ()
 
 
@@ -493,6 +644,35 @@ def test_every_part_of_a_request_is_part_of_its_key(tmp_path):
     }
     assert len(keys) == 6
     assert compiled._cache_key(replace(request, case={"n": 64})) in keys
+
+
+@pytest.mark.parametrize(
+    "importing",
+    [
+        "import sys\nsys.path.insert(0, {folder!r})\nfrom beside import copy",
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        "spec = spec_from_file_location('beside', {folder!r} + '/beside.py')\n"
+        "module = module_from_spec(spec)\nspec.loader.exec_module(module)\ncopy = module.copy",
+        "exec(open({folder!r} + '/beside.py').read())",
+    ],
+)
+def test_a_change_in_a_file_beside_it_is_seen(build, tmp_path, importing):
+    beside = tmp_path / "beside.py"
+    beside.write_text("def copy(x):\n    return 1\n")
+    source = importing.format(folder=str(tmp_path))
+    assert build(source, "copy") == ()
+    beside.write_text("def copy(x):\n    return y\n")
+    with pytest.raises(CompileFailed, match="name 'y' is not defined"):
+        build(source, "copy")
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_library_beside_it_changes_nothing(build):
+    source = f"import triton.testing, difflib, jaxtyping\nimport harness.hardware\n{COPY}"
+    build(source, "copy", n=64)
+    stop_worker()
+    assert len(build(source, "copy", n=64)) == 1
+    assert compiled._helper.cache_info().currsize == 0
 
 
 def test_without_a_cache_everything_is_built_again(tmp_path):

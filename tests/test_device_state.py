@@ -130,15 +130,17 @@ class TestFitness:
             (None, None),  # AMD, or no tool
             (DeviceState(), DeviceState()),  # a device that tells nothing
             (IDLE, DeviceState(sm_clock_hz=1.40e9, slowed_by=("the power limit",))),
-            (DeviceState(utilization=0.1), IDLE),  # a desktop that draws its windows
+            (DeviceState(utilization=0.2), IDLE),  # a desktop that draws its windows
             (IDLE, BUSY),  # that work is ours
         ],
     )
     def test_what_is_unknown_or_as_usual_is_fit(self, before, during):
         assert unfit(before, during, H200) is None
 
-    def test_other_work_is_named(self):
-        assert "97% busy with other work" in unfit(BUSY, IDLE, H200)
+    @pytest.mark.parametrize("share", [0.21, 0.97])
+    def test_other_work_is_named(self, share):
+        busy = DeviceState(utilization=share)
+        assert f"{share:.0%} busy with other work" in unfit(busy, IDLE, H200)
 
     def test_a_low_clock_is_named_with_its_reason(self):
         """Three quarters of 1830 MHz are 1372.5."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as nnf
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from harness.meters.dispatch import (
@@ -125,6 +126,8 @@ def test_meta_tensors_are_allocated_but_not_real():
         (lambda x: x.index_put_((x[:, 0] > 0,), torch.ones(16)), 6 * row_bytes),
         (lambda x: x.index_copy_(0, torch.tensor([1]), torch.ones(1, 16)), row_bytes),
         (lambda x: x.scatter_(0, torch.zeros(1, 16, dtype=torch.int64), x + 1), row_bytes),
+        (lambda x: torch.t_copy(x), 6 * row_bytes),
+        (lambda x: torch.slice_copy(x, 0, 1, 3), 2 * row_bytes),
         (lambda x: torch._foreach_copy_([x, x[:1]], [x.clone(), x[:1]]), 13 * row_bytes),
         (lambda x: x + x, 0),
     ],
@@ -156,6 +159,24 @@ def test_copied_bytes_are_those_written(write, copied):
 def test_host_syncs_are_reads_the_host_waits_for(ask, syncs):
     with dispatch_meter() as meter:
         ask(torch.arange(4.0))
+    assert meter.host_syncs == syncs
+
+
+@pytest.mark.parametrize(
+    ("copy", "syncs"),
+    [
+        (lambda host, device: device.to("cpu"), 1),
+        (lambda host, device: device.to("cpu", non_blocking=True), 0),
+        (lambda host, device: host.copy_(device), 1),
+        (lambda host, device: host.copy_(device, non_blocking=True), 0),
+        (lambda host, device: device.to(torch.float64), 0),
+    ],
+)
+def test_a_copy_to_the_host_is_waited_for_unless_it_says_not_to(copy, syncs):
+    with FakeTensorMode():  # "cuda" would set up the GPU of a machine that has one
+        host, device = torch.empty(4), torch.empty(4, device="mps")
+        with dispatch_meter() as meter:
+            copy(host, device)
     assert meter.host_syncs == syncs
 
 

@@ -317,6 +317,24 @@ def test_functional_collectives_count_once():
     assert run_ranks(2, reduce_lazily) == [(3.0, 32, {"all_reduce": 1})] * 2
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.ops._c10d_functional, "batch_p2p_ops"),
+    reason="this torch has no operator for a batch of transfers",
+)
+def test_of_a_batch_what_is_sent_counts():
+    def exchange(rank, world):
+        arriving, leaving = torch.empty(4), torch.full((4,), float(rank))
+        ops, peers = ["irecv", "isend"], [1 - rank] * 2
+        with comm_meter() as meter:
+            for tensor in torch.ops._c10d_functional.batch_p2p_ops(
+                ops, peers, [0, 0], [arriving, leaving], dist.group.WORLD.group_name
+            ):
+                torch.ops._c10d_functional.wait_tensor(tensor)
+        return arriving[0].item(), meter.bytes_sent, meter.messages
+
+    assert run_ranks(2, exchange) == [(1.0, 16, 1), (0.0, 16, 1)]
+
+
 @pytest.mark.parametrize("counter", ["bytes_sent", "bytes_received", "messages", "log"])
 def test_who_is_counted_cannot_set_the_counters(counter):
     p2p = CountingP2P()

@@ -1,15 +1,20 @@
 """Each shared check catches what it is there for, on the tiny kata's wrong solutions."""
 
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from harness.hardware import find_profile
 from harness.judge.shared_checks import test_any_scale_matches as any_scale_matches
 from harness.judge.shared_checks import test_matches_reference as matches_reference
 from harness.judge.trial import Trial
+from harness.kata import CostThreshold
+from harness.meters.compiled import KernelFacts
 
 
 def test_each_shared_check_kills_its_own_wrong_solution(judged):
@@ -225,3 +230,56 @@ def test_an_oracle_chooses_its_scales():
         any_scale_matches(scaled_trial(oracle, lambda x: 2 * x.clamp(-1, 1)), {"dtype": "float32"})
     oracle.SCALES = ()
     any_scale_matches(scaled_trial(oracle, None), {"dtype": "float32"})
+
+
+# ---- what was compiled ---------------------------------------------------------------------
+
+
+def wave(*, registers, shared_bytes):
+    """One wave of 64 lanes, built for gfx942."""
+    return KernelFacts(
+        name="kernel",
+        target="gfx942",
+        grid=(1,),
+        num_warps=1,
+        num_stages=1,
+        registers=registers,
+        spills=0,
+        local_bytes=0,
+        shared_bytes=shared_bytes,
+        binary=Path("kernel.hsaco"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "share", "built"),
+    [
+        # 97 x 64 registers are given in units of 512 as 13 x 512, of 32768 on each of 4 SIMDs
+        ([(97, 0)], 4 * 4 / 32, "97 registers a thread, 0 bytes"),
+        # 72 x 64 are 9 units exactly, which go 7 times into 64
+        ([(72, 0)], 4 * 7 / 32, "72 registers a thread, 0 bytes"),
+        # 2049 bytes are given as 5 x 512, 25 times in 64 KiB
+        ([(8, 2049)], 25 / 32, "8 registers a thread, 2,049 bytes"),
+        # the kernel with the most registers is shown, the one with the lowest share counts
+        ([(8, 2049), (72, 0), (96, 0)], 4 * 5 / 32, "96 registers a thread, 0 bytes"),
+    ],
+)
+def test_occupancy_is_that_of_the_kernels_that_are_built(kernels, share, built):
+    threshold = CostThreshold(
+        name="resident",
+        meter="occupancy",
+        at_least=share,
+        **dict.fromkeys(("bound", "at_most", "exactly")),
+        case={"dtype": "float32"},
+        target="gfx942",
+    )
+    facts = tuple(wave(registers=one, shared_bytes=two) for one, two in kernels)
+    trial = replace(
+        scaled_trial(SimpleNamespace(), backend="triton"),
+        profile=find_profile(Path(__file__).parents[1] / "hardware_profiles", "mi300x"),
+        compile=lambda target, case: facts,
+        record=lambda fields: None,
+    )
+    verdict = trial.judge_cost(threshold)
+    assert (verdict.outcome, verdict.value) == ("passed", share)
+    assert verdict.message.endswith(f"; {built} of shared memory")

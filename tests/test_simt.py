@@ -72,6 +72,7 @@ def test_slice_of_a_device_array_keeps_its_offset():
         copy_strided[1, 32](x[1:], np.zeros(32, dtype=np.float32), 1)
     assert meter.global_load.sectors == 5
     assert meter.global_store.sectors == 4
+    assert meter.sectors == 5 + 4
 
 
 def test_slice_of_a_numpy_array_is_copied_to_an_aligned_place():

@@ -1,5 +1,6 @@
 """The timing protocol and its verdicts, on a device that the test plays."""
 
+import itertools
 import random
 import statistics
 from pathlib import Path
@@ -101,6 +102,14 @@ def test_a_short_kernel_is_timed_for_at_least_300_ms(device):
     assert sum(samples.values) > 0.8 * 0.3  # untimed rounds and checks take the rest
 
 
+def test_timing_goes_on_until_the_median_is_known_to_one_percent(device):
+    noise = random.Random(0)
+    samples = measure(lambda: device.launch(2e-3 * noise.uniform(0.9, 1.1)), device).mine
+    low, high = samples.interval
+    # 300 ms, which are long enough for a steady kernel, would leave 3 %
+    assert 0.008 < (high - low) / samples.median <= 0.01
+
+
 def test_a_noisy_kernel_ends_with_the_budget_and_keeps_every_sample(device):
     noise = random.Random(0)
     given = []
@@ -171,6 +180,43 @@ def test_compiling_does_not_use_up_the_warm_up(device):
     assert ahead[1] >= 1 + 0.2 / 0.01
 
 
+def test_the_warm_up_calls_both_sides_and_what_comes_before_them(device):
+    done = []
+
+    def named(name):
+        return lambda: (done.append(name), device.launch(0.01))
+
+    compare(named("mine"), named("theirs"), device, before=lambda: done.append("before"))
+    assert done[:6] == ["mine", "theirs", "before", "mine", "before", "theirs"]
+
+
+def test_a_warm_up_of_slow_calls_ends_after_five_seconds(device):
+    calls, at_probe = [], []
+
+    def call():
+        calls.append(1)
+        device.host += 2.0
+
+    def probe():
+        at_probe.append(len(calls))
+        return PlayedReading(None)
+
+    measure(call, device, probe=probe, most_s=1.0)
+    assert at_probe == [0, 1 + 3]  # one that compiles, then three of 2 s
+
+
+def test_a_batch_is_held_back_for_a_fifth_of_a_second_at_the_most(device):
+    held = []
+    device.occupy = held.append
+
+    def launched_in(seconds):
+        return lambda: setattr(device, "host", device.host + seconds)
+
+    for seconds in (1e-3, 0.05):
+        device.time_rounds([launched_in(seconds)], 10, lambda: None)
+    assert held == pytest.approx([1.5 * 10 * 1e-3, 0.2])
+
+
 def test_the_host_waits_between_batches_only(device):
     timed = measure(lambda: device.launch(1e-4), device, before=lambda: device.launch(1e-4))
     assert len(timed.mine.values) > 1000
@@ -184,6 +230,50 @@ def test_the_interval_holds_the_true_median():
         low, high = median_interval([draw.gauss(10, 1) for _ in range(60)])
         hits += low <= 10 <= high
     assert hits >= 0.92 * 300
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [
+        (3, 0, 2),  # 1.5 -+ 1.70, held inside
+        (31, 10, 21),  # 15.5 -+ 5.46
+        (100, 40, 60),  # 50 -+ 9.8
+        (1000, 469, 531),  # 500 -+ 30.99; with 2 for the 1.96 it would be 31.6
+    ],
+)
+def test_the_interval_lies_between_these_ranks(count, low, high):
+    assert median_interval(range(count, 0, -1)) == (low + 1, high + 1)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 0), (0.1, 1), (0.9, 9), (1.0, 9)])
+def test_a_quantile_is_the_sample_with_that_share_below_it(share, value):
+    assert Samples(tuple(range(9, -1, -1))).quantile(share) == value
+
+
+@pytest.mark.parametrize(("required", "known"), [(2.0, True), (3.0, False), (4.0, True)])
+def test_a_required_ratio_is_timed_until_its_side_is_known(device, required, known):
+    """The ratio is 2.9 and 3.1 in turns: 30 pairs tell it from 2 and 4, and none from 3."""
+    theirs = itertools.cycle((0.029, 0.031))
+    timed = compare(
+        lambda: device.launch(0.01), lambda: device.launch(next(theirs)), device, required=required
+    )
+    assert (len(timed.mine.values) == 30) is known
+    assert (device.host > 10) is not known
+
+
+@pytest.mark.parametrize("spreads", [(0.03, 0.0), (0.0, 0.03)])
+def test_without_a_ratio_required_both_medians_are_known_to_one_percent(device, spreads):
+    """Of 3 % to either side 30 samples leave an interval of 2 %, some 140 one of 1 %."""
+    noise = random.Random(0)
+
+    def varying(spread):
+        return lambda: device.launch(0.02 * noise.uniform(1 - spread, 1 + spread))
+
+    timed = compare(*map(varying, spreads), device)
+    for samples in (timed.mine, timed.baseline):
+        low, high = samples.interval
+        assert high - low <= 0.01 * samples.median
+    assert device.host < 10
 
 
 def test_a_comparison_gives_one_ratio_a_pair_and_survives_drift(device):
@@ -250,6 +340,25 @@ def test_a_host_that_was_kept_waiting_is_not_accused(device):
     device.hiccups = [0.0, 0.0, 0.05, 0.0]  # the second wait, which ends the first try, is late
     assert check_streams(lambda: device.launch(1e-3), device, seconds=1e-3).clean
     assert device.waits == 4
+
+
+@pytest.mark.parametrize(
+    ("device_s", "left_s", "clean"),
+    [
+        (1e-3, 0.4e-3, True),  # half a millisecond is the host's own
+        (1e-3, 0.6e-3, False),
+        (10e-3, 1.1e-3, True),  # a tenth of all, of 11.1 ms
+        (10e-3, 1.2e-3, False),
+    ],
+)
+def test_half_a_millisecond_or_a_tenth_of_the_time_may_be_left(device_s, left_s, clean):
+    assert StreamCheck(calls=10, device_s=device_s, left_s=left_s).clean is clean
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("side", "main"), ("main", "side")])
+def test_the_call_under_test_is_checked_and_not_the_baseline(device, mine, theirs):
+    calls = [lambda stream=stream: device.launch(1e-3, stream) for stream in (mine, theirs)]
+    assert compare(*calls, device).streams.clean is (mine == "main")
 
 
 def test_a_check_lasts_about_ten_milliseconds_whatever_the_kernel(device):
@@ -330,16 +439,17 @@ def test_a_roofline_verdict_needs_the_whole_interval(samples, outcome):
 
 
 def test_a_roofline_verdict_tells_share_spread_and_limit():
-    samples = [1.2e-3] * 15 + [1.25e-3] + [1.3e-3] * 15
+    samples = [at * 1e-5 for at in range(130, 119, -1)]  # 1.30 ms to 1.20 ms
     verdict = judge_roofline(times(*samples), COPY, "float32", H200, 0.7, "roofline")
     assert verdict.value == pytest.approx(0.8)
     assert (verdict.limit, verdict.relation) == (0.7, ">=")
     assert verdict.message == (
-        "roofline: 0.800 of the speed of light (1250.0 us, 1200.0 us to 1300.0 us), "
+        "roofline: 0.800 of the speed of light (1250.0 us, 1210.0 us to 1290.0 us), "
         "0.899 of the measured ceiling, limit >= 0.7"
     )
-    assert verdict.detail["median"] == 1.25e-3
-    assert verdict.detail["samples"] == 31
+    shares = [verdict.detail[name] for name in ("p10", "median", "p90")]
+    assert shares == pytest.approx([1.21e-3, 1.25e-3, 1.29e-3])
+    assert verdict.detail["samples"] == 11
     # 4.8 GB at the 4.27 TB/s measured are 1.1241 ms
     assert verdict.detail["measured_ceiling_share"] == pytest.approx(1.1241 / 1.25, rel=1e-4)
 
@@ -431,6 +541,8 @@ def test_a_ratio_verdict_needs_the_whole_interval():
     assert outcome((2.0,) * 30, 1.9) == "passed"
     assert outcome((2.0,) * 30, 2.1) == "failed"
     assert outcome((1.5, 2.5) * 15, 2.0) == "ambiguous"
+    assert outcome((2.0,) * 30, 2.0) == "passed"  # what is asked for is enough
+    assert outcome((1.5, 2.0) * 15, 2.0) == "ambiguous"
 
 
 def test_a_ratio_verdict_keeps_the_times_of_the_call_itself():
@@ -459,6 +571,7 @@ def cost(**limits):
 def test_cost_limits():
     assert judge_cost(cost(at_most=4), 4).outcome == "passed"
     assert judge_cost(cost(at_most=4), 5).outcome == "failed"
+    assert judge_cost(cost(at_least=4), 4).outcome == "passed"
     assert judge_cost(cost(at_least=4), 3).outcome == "failed"
     assert judge_cost(cost(exactly=4), 4).outcome == "passed"
     assert judge_cost(cost(exactly=4), 3).outcome == "failed"
@@ -467,6 +580,30 @@ def test_cost_limits():
     assert judge_cost(cost(bound=1.0), 101, ideal=100).outcome == "failed"
     with pytest.raises(ValueError, match="ideal"):
         judge_cost(cost(bound=1.0), 100)
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "more", "told"),
+    [
+        ({"at_most": 4}, 5, {}, "moved: 5, limit <= 4"),
+        ({"at_most": 4}, 4, {"built": "9 spills"}, "moved: 4, limit <= 4; 9 spills"),
+        (
+            {"bound": 2.0},
+            250,
+            {"ideal": 100},
+            "moved: 250 (2.5 x the least possible), limit <= 200",
+        ),
+        (
+            {"bound": 2.0},
+            50,
+            {"ideal": 100},
+            "moved: 50 (0.5 x the least possible), limit <= 200; less than the work takes: a part "
+            "of it was not done, or not where it is counted",
+        ),
+    ],
+)
+def test_a_cost_verdict_in_words(limits, value, more, told):
+    assert judge_cost(cost(**limits), value, **more).message == told
 
 
 def test_a_slow_launch_does_not_show_in_the_time_of_a_short_kernel():

@@ -253,6 +253,13 @@ def test_one_tensor_of_many():
     assert t.loads_of(x).sum() == 1500
 
 
+def test_a_warm_up_launches_nothing():
+    x = torch.randn(64)
+    with traffic_meter() as t:
+        strided_copy_kernel.warmup(x, torch.empty(64), 64, 1, BLOCK=64, grid=(1,))
+    assert (t.kernels, t.launches, t.programs) == ([], 0, 0)
+
+
 def test_views_of_one_storage_are_told_apart():
     pairs = torch.randn(64, 2)
     even, odd, y = pairs[:, 0], pairs[:, 1], torch.empty(64)
@@ -359,15 +366,15 @@ def test_operators_between_launches_count_once_they_are_asked_for():
     x, y = torch.ones(100), torch.empty(100)
     with traffic_meter() as kernels_only:
         strided_copy(x, y)
-        y.add_(x)
+        y.add_(x[:1])
     assert kernels_only.bytes_moved == 800
     with traffic_meter() as t, t.operators:
         strided_copy(x, y)
-        y.add_(x)
-    assert (t.loaded_bytes, t.stored_bytes) == (400 + 800, 400 + 400)
-    assert t.bytes_moved == 2000
-    # 100 float32 from a 64-byte boundary on are 13 sectors, 800 bytes are 25
-    assert t.load_sectors - kernels_only.load_sectors == 25
+        y.add_(x[:1])
+    assert (t.loaded_bytes, t.stored_bytes) == (400 + 404, 400 + 400)
+    assert t.bytes_moved == 1604
+    # 404 bytes are more than 12 sectors, and so are 400
+    assert t.load_sectors - kernels_only.load_sectors == 13
     assert t.store_sectors - kernels_only.store_sectors == 13
     assert t.launches == 1
 

@@ -15,7 +15,9 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import tokenize
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -29,6 +31,7 @@ from typing import IO, Any, NoReturn
 
 import torch
 import triton
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._pytree import tree_map_only
 from triton.backends.compiler import GPUTarget
@@ -41,6 +44,11 @@ from harness.meters.compiled import cuda_tool, disassemble
 
 DEVICE = "cuda:0"  # with its index: a build of PyTorch without CUDA cannot look it up
 LOG_CHARACTERS = 2000
+COMPILER = Path(triton.compiler.__file__).parent
+# Python files that facts may depend on without saying so: their versions are known
+LIBRARIES = (Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1])
+PACKAGES = {"site-packages", "dist-packages"}
+PYTORCHS_OPERATORS = frozenset(OPDEFS)
 Answer = dict[str, Any]
 
 
@@ -136,6 +144,8 @@ def pretend(gpu: Gpu) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+    # for good: a file may ask for the interpreter, whose kernels are not compiled
+    type(triton.knobs.runtime).interpret = property(lambda _: False, lambda *_: None)
     if not torch.backends.cuda.is_built():
         allow_views_of_pretended_tensors()
 
@@ -158,34 +168,76 @@ def allow_views_of_pretended_tensors() -> None:
 # ---- one request, in its own process -------------------------------------------------------
 
 
-def inspect(request: Mapping[str, Any]) -> list[Answer]:
+def inspect(request: Mapping[str, Any]) -> Answer:
     """Call the launcher on pretended tensors; return the facts of each launch."""
     os.environ["TRITON_CACHE_DIR"] = request["triton_cache"]
     pretend(GPUS[request["target"]])
     launched = record_launches()
+    opened = watch_sources()
     oracle = load(Path(request["oracle"]), "_oracle")
     submission = load(Path(request["file"]), "_submission")
+    enter_custom_operators()
     case = dict(request["case"])
     if "dtype" in case:
         case["dtype"] = getattr(torch, case["dtype"])
     # inputs that come from NumPy are real until they are moved
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     inputs = pretended_inputs(oracle, case, mode)
+    # after the file was loaded, which may have made errors of all warnings
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
     with mode:
         getattr(submission, request["function"])(**inputs)
     folder = Path(request["folder"])
     facts = {kernel.hash: kernel_facts(kernel, folder) for kernel, _ in launched}
-    return [{**facts[kernel.hash], "grid": grid} for kernel, grid in launched]
+    return {
+        "kernels": [{**facts[kernel.hash], "grid": grid} for kernel, grid in launched],
+        "alone": not own_sources(opened) - {request["file"], request["oracle"]},
+    }
 
 
 def load(path: Path, name: str) -> ModuleType:
-    """Import a file under a private name."""
+    """Import a file under a private name, never from bytecode of an earlier version."""
     spec = spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with tokenize.open(path) as file:  # as Triton reads it: what is no text ends here
+        source = file.read()
+    exec(compile(source, path, "exec"), vars(module))
     return module
+
+
+def watch_sources() -> set[str]:
+    """Collect the Python files that are opened in this process from now on."""
+    opened: set[str] = set()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]).endswith((".py", ".pyc")):
+            opened.add(str(Path(arguments[0]).absolute()))
+
+    sys.addaudithook(note)
+    return opened
+
+
+def own_sources(opened: set[str]) -> set[str]:
+    """Those of the files that belong to no library."""
+    return {
+        name
+        for name in opened
+        if PACKAGES.isdisjoint(Path(name).parts)
+        and not any(Path(name).is_relative_to(folder) for folder in LIBRARIES)
+    }
+
+
+def enter_custom_operators() -> None:
+    """
+    Make a pretended call of a file's custom operator run its body, with the launches in it.
+
+    Otherwise it would run the substitute for tensors without memory that `register_fake` gives.
+    """
+    for name, operator in OPDEFS.items():
+        if name not in PYTORCHS_OPERATORS:
+            bodies = operator._backend_fns
+            operator._abstract_fn = bodies.get("cuda", bodies.get(None))
 
 
 def pretended_inputs(oracle: ModuleType, case: Answer, mode: FakeTensorMode) -> Answer:
@@ -335,10 +387,11 @@ def received(child: Connection, caller: Connection, limit_s: float) -> Answer:
 def run_child(request: Mapping[str, Any], answers: Connection, log: IO[bytes]) -> NoReturn:
     """Work on a request and end the process, with the standard streams going to `log`."""
     os.setpgid(0, 0)
+    sys.dont_write_bytecode = True  # beside the learner's files
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log.fileno(), stream.fileno())
     try:
-        answer: Answer = {"kernels": inspect(request)}
+        answer = inspect(request)
     except BaseException as error:  # noqa: BLE001 -- whatever the learner's code raises is the answer
         answer = complaint(error, request)
     answers.send_bytes(json.dumps(answer).encode())
@@ -347,13 +400,28 @@ def run_child(request: Mapping[str, Any], answers: Connection, log: IO[bytes]) -
 
 def complaint(error: BaseException, request: Mapping[str, Any]) -> Answer:
     """Put an exception in words: its type and message, and the learner's lines on the way to it."""
-    message = "".join(traceback.format_exception_only(error)).strip()
-    if isinstance(error, DataDependentOutputException):
-        message = f"a tensor's value read on the host, where it has none ({message})"
-    first, _, rest = message.partition("\n")
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [one for one in frames if one.filename in (request["file"], request["oracle"])]
-    return {"problem": first, "detail": "".join(traceback.format_list(theirs)) + rest}
+    first, _, rest = in_words(error).partition("\n")
+    compiler = any(Path(one.filename).is_relative_to(COMPILER) for one in frames)
+    if theirs and not compiler:
+        first += f", raised at {Path(theirs[-1].filename).name} line {theirs[-1].lineno}"
+    return {
+        "problem": first,
+        "compiler": compiler,
+        "stub": isinstance(error, NotImplementedError) and not error.args,
+        "detail": "".join(traceback.format_list(theirs)) + rest,
+    }
+
+
+def in_words(error: BaseException) -> str:
+    """The type and message of an exception; the first line tells by itself."""
+    message = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, DataDependentOutputException):
+        return f"a tensor's value read on the host, where it has none ({message})"
+    if isinstance(error, SyntaxError):  # the message opens with the place
+        return f"{type(error).__name__}: {error}\n{message}"
+    return message
 
 
 def death(code: int) -> str:
@@ -369,7 +437,6 @@ def warm_up() -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
     with Connection(int(sys.argv[1])) as connection:
         warm_up()
         serve(connection)

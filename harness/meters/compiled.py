@@ -10,6 +10,7 @@ be on that GPU, but hold no memory, and keeps what Triton or Gluon compiles on t
 
 An autotuned kernel is built with the first configuration that its pruning leaves: nothing is
 timed. Kernels only: what a launcher reads back from a tensor on the host has no value here.
+A launch inside a custom operator of PyTorch counts like any other.
 """
 
 import atexit
@@ -38,7 +39,8 @@ TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 START_LIMIT_S = 60.0  # importing torch and triton on a slow disk
 
 # interpreters and simulators must not be on where kernels are compiled, and a GPU that happens
-# to be there must not be touched; one thread each, so that the helper can fork
+# to be there must not be touched; one thread each, so that the helper can fork; a log that
+# PyTorch does not know would end it, and the file under test may ask for one
 HELPER_ENVIRONMENT = {
     "TRITON_INTERPRET": None,
     "NUMBA_ENABLE_CUDASIM": None,
@@ -46,11 +48,16 @@ HELPER_ENVIRONMENT = {
     "HIP_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    "TORCH_LOGS": None,
 }
 
 
 class CompileFailed(SubmissionError):
     """The launcher raised, crashed or ran out of time before its kernels were built."""
+
+
+class StillAStub(CompileFailed):
+    """The launcher raised NotImplementedError and said nothing with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +176,14 @@ def compile_kernels(
 
     Args:
         request: What to build.
-        cache_dir: Where results and Triton's own cache are kept; nothing is reused without.
+        cache_dir: Where results and Triton's own cache are kept; nothing is reused without. The
+            result of a file that reads others beside it is not kept.
         limit_s: Time for the launcher and all its kernels.
 
     Raises:
         UsageProblem: the target is unknown.
-        CompileFailed: the launcher raised, crashed or took longer; its words are in the message.
+        CompileFailed: the launcher or a compiler raised, it crashed or took longer; the message
+            has its words, and "to build" for a compiler, "to launch" for all else.
     """
     if request.target not in TARGETS:
         raise UsageProblem(
@@ -184,7 +193,7 @@ def compile_kernels(
     base = Path(tempfile.mkdtemp(dir=_scratch_folder())) if cache_dir is None else cache_dir
     folder = base.resolve() / "facts" / _cache_key(request)
     if not (folder / "facts.json").is_file():
-        _build(request, folder, triton_cache=base.resolve() / "triton", limit_s=limit_s)
+        folder = _build(request, folder, triton_cache=base.resolve() / "triton", limit_s=limit_s)
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     return tuple(_facts_from(row, request.target, folder) for row in facts)
 
@@ -202,7 +211,7 @@ def _scratch_folder() -> Path:
 
 
 def _cache_key(request: CompileRequest) -> str:
-    """Everything the facts depend on, the code that reads them off included."""
+    """Everything the facts of a file on its own depend on, the code that reads them included."""
     worker = Path(__file__).with_name("compile_worker.py")
     parts = [
         request.file.read_bytes(),
@@ -215,8 +224,13 @@ def _cache_key(request: CompileRequest) -> str:
     return hash_of("".join(map(hash_of, parts)).encode())
 
 
-def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s: float) -> None:
-    """Fill `folder`, which appears whole or not at all."""
+def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s: float) -> Path:
+    """
+    Fill `folder`, which appears whole or not at all; return it.
+
+    Where the facts depend on more than the key of `folder` covers, another one is filled, which
+    goes when this process ends.
+    """
     with explained(make_folder(folder.parent), "a cache that can be written to"):
         draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
     try:
@@ -233,20 +247,31 @@ def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s
             }
         )
         if "problem" in answer:
-            inputs = ", ".join(f"{name}={value!r}" for name, value in request.case.items())
-            raise CompileFailed(
-                f"{request.file.name}: expected {request.function} to build its kernels for "
-                f"{request.target}, found {answer['problem']}. It was given "
-                f"make_inputs({inputs}).\n{answer['detail']}".rstrip()
-            )
+            raise _failure(request, answer)
         (draft / "facts.json").write_text(json.dumps(answer["kernels"]), encoding="utf-8")
+        if not answer["alone"]:
+            folder = Path(tempfile.mkdtemp(dir=_scratch_folder())) / "facts"
+            shutil.copytree(draft, folder)
+            return folder
         try:
             draft.rename(folder)
         except OSError:
             if not folder.is_dir():  # else another process was faster, with the same
                 raise
+        return folder
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _failure(request: CompileRequest, answer: Mapping[str, Any]) -> CompileFailed:
+    inputs = ", ".join(f"{name}={value!r}" for name, value in request.case.items())
+    kind = StillAStub if answer.get("stub") else CompileFailed
+    deed = "build" if answer.get("compiler") else "launch"
+    return kind(
+        f"{request.file.name}: expected {request.function} to {deed} its kernels for "
+        f"{request.target}, found {answer['problem']}. It was given "
+        f"make_inputs({inputs}).\n{answer['detail']}".rstrip()
+    )
 
 
 # ---- the helper process --------------------------------------------------------------------
@@ -303,8 +328,10 @@ def _ask_helper(message: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return _helper().ask(message, message["limit_s"] + START_LIMIT_S)
     except (EOFError, OSError) as error:
+        words = stop_worker()
+        last = "".join(f" ({line})" for line in words.splitlines()[-1:])
         raise HarnessError(
-            f"compile_worker: expected an answer, found it gone. Run again.\n{stop_worker()}"
+            f"compile_worker: expected an answer, found it gone{last}. Run again.\n{words}"
         ) from error
     except BaseException:  # interrupted: the answer to come must not be taken for the next one's
         stop_worker()

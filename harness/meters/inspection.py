@@ -14,6 +14,7 @@ from harness.meters.compiled import (
     CompileFailed,
     CompileRequest,
     KernelFacts,
+    StillAStub,
     compile_kernels,
 )
 from harness.meters.occupancy import Residency, residency
@@ -108,9 +109,9 @@ def inspect_kernels(
         for case in _cases(submission):
             try:
                 kernels = compile_kernels(_request(submission, case, target), cache_dir=cache_dir)
+            except StillAStub:
+                raise SubmissionError(submission.stub_message()) from None
             except CompileFailed as error:
-                if "NotImplementedError" in error.message:
-                    raise SubmissionError(submission.stub_message()) from None
                 found.failures.setdefault(target, []).append(error.message)
                 continue
             for facts in kernels:

@@ -97,6 +97,7 @@ TIMED = {
     "library_op_when_timed": "aten.cat was called: this kata is about writing it yourself",
     "stops_the_clock": "found replaced: time.perf_counter",
     "works_in_a_hook_when_timed": "a hook of the interpreter was left behind",
+    "leaves_a_thread_when_timed": "found the thread 'Thread-",
     "patched_baseline": "found replaced: torch.cat",
     "cached_by_sample": "timed result: ",
     "cached_by_call_count": "timed result: ",
