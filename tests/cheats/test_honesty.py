@@ -6,7 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import resource_tracker
+from multiprocessing import get_context, resource_tracker
 from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
@@ -38,9 +38,17 @@ def test_an_idle_pool_is_no_work_left_behind():
     pool.shutdown()
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
 def test_a_helper_of_multiprocessing_is_no_work_left_behind():
     with nothing_left_behind():
-        resource_tracker.ensure_running()
+        # it stays when a process that it was started for has been waited for
+        process = get_context("spawn").Process(target=print)
+        process.start()
+        process.join()
+    assert (
+        "resource_tracker"
+        in Path(f"/proc/{resource_tracker._resource_tracker._pid}/cmdline").read_text()
+    )
 
 
 def test_another_default_dtype_is_no_tool_replaced(submission):
