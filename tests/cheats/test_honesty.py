@@ -40,15 +40,16 @@ def test_an_idle_pool_is_no_work_left_behind():
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are read from /proc")
 def test_a_helper_of_multiprocessing_is_no_work_left_behind():
-    with nothing_left_behind():
-        # it stays when a process that it was started for has been waited for
-        process = get_context("spawn").Process(target=print)
-        process.start()
-        process.join()
-    assert (
-        "resource_tracker"
-        in Path(f"/proc/{resource_tracker._resource_tracker._pid}/cmdline").read_text()
-    )
+    tracker = resource_tracker._resource_tracker
+    try:
+        with nothing_left_behind():
+            # it stays when a process that it was started for has been waited for
+            process = get_context("spawn").Process(target=print)
+            process.start()
+            process.join()
+        assert "resource_tracker" in Path(f"/proc/{tracker._pid}/cmdline").read_text()
+    finally:
+        tracker._stop()
 
 
 def test_another_default_dtype_is_no_tool_replaced(submission):
