@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 PUBLISHED = [
@@ -30,6 +30,13 @@ def fields(draw):
     }
 
 
+# everything that a model may have
+FULL = {
+    "heads": 6, "kv_heads": 2, "d": 30, "layers": 3, "d_ff": 7, "vocab": 5, "max_pos": 4,
+    "type_vocab": 2, "patch": 3, "bias": True, "gated": True, "tied": True, "pooler": True,
+}  # fmt: skip
+
+
 def count(kata, fields, **changes):
     return kata.param_count(kata.ModelConfig(**{**fields, **changes}))
 
@@ -46,6 +53,8 @@ def test_no_published_parameter_is_unaccounted_for(kata, oracle, cost):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "vit"])
+@example(fields=FULL)
+@example(fields={**FULL, "tied": False})
 @given(fields=fields())
 def test_each_part_holds_its_tensors_of_the_checkpoint(kata, oracle, family, fields):
     cfg = kata.ModelConfig(family=family, **fields)
