@@ -108,3 +108,19 @@ def test_katas_are_read_from_the_copy(mini):
     kata = load_kata(mini / "katas" / "week01" / "doubled")
     assert kata.solution == Path(mini) / "solutions" / "week01" / "doubled.py"
     assert os.path.commonpath([kata.wrong, mini]) == str(mini)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("katas/week01/doubled/conftest.py", "raise SystemExit('in conftest')\n"),
+        ("katas/week01/doubled/pytest.ini", "[pytest]\npython_functions = none\n"),
+        ("textwrap.py", "raise SystemExit('in the place of a module of Python')\n"),
+    ],
+)
+def test_what_lies_about_in_a_folder_has_no_say(mini, name, text):
+    (mini / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (mini / name).write_text(text)
+    kata = load_kata(mini / "katas" / "week01" / "doubled")
+    outcome = run_kata(kata, impl="solution", device="cpu")
+    assert (outcome.status, len(outcome.checks)) == ("passed", 8), outcome.output

@@ -8,7 +8,7 @@ import pytest
 
 from harness import runner
 from harness.causes import cause_of, in_one_line
-from harness.cli import practise
+from harness.cli import draw, practise
 from harness.errors import DeviceError
 from harness.kata import load_kata
 from harness.processes import seal
@@ -381,3 +381,33 @@ def test_a_run_on_a_gpu_that_is_not_there_is_refused(bench, monkeypatch):
     assert code == 4
     assert "expected a GPU, found none" in output
     assert bench.progress.attempts() == []
+
+
+def told(bench, capsys, **changes):
+    """What is printed of a run."""
+    kata = load_kata(bench.root / "katas" / "week01" / "counted")
+    outcome = Outcome(
+        status="crashed", reason="", device="cpu", profile="cpu", seed=1, checks=(),
+        measurements=(), versions={}, duration_s=1.0, output="",
+    )  # fmt: skip
+    draw.outcome(kata, replace(outcome, **changes), "yours", "counted.py", gpu=False)
+    return capsys.readouterr().out
+
+
+def test_brackets_are_no_markup(bench, capsys):
+    reason = "met [/red] [bold] in test_a"
+    assert reason in told(bench, capsys, reason=reason)
+
+
+def test_of_an_interpreter_that_died_the_innermost_frames_are_shown(bench, capsys):
+    frames = "".join(f'  File "a.py", line {at} in f\n' for at in range(1000))
+    shown = told(bench, capsys, output=f"before\nFatal Python error: Segmentation fault\n{frames}")
+    assert "line 0 in f" in shown
+    assert "line 999 in f" not in shown
+    assert "before" not in shown
+
+
+def test_without_a_red_check_none_is_to_be_mended(bench, capsys):
+    assert "next: read what is said above, then make kata" in told(bench, capsys)
+    red = checks_of([check("a", "failed", "no")])
+    assert "next: mend the first ✗, then make kata" in told(bench, capsys, checks=red)
