@@ -4,7 +4,6 @@ import ast
 import inspect
 import os
 import textwrap
-import traceback
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -48,17 +47,17 @@ def kata(submission: Submission) -> ModuleType:
     except NotImplementedError:
         pytest.fail(submission.stub_message(), pytrace=False)
     except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
-        pytest.fail(_import_failure(submission.path, error), pytrace=False)
+        pytest.fail(_import_failure(submission, error), pytrace=False)
 
 
-def _import_failure(path: Path, error: Exception) -> str:
+def _import_failure(submission: Submission, error: Exception) -> str:
     """The error of an import, with the line of the learner's file where it arose."""
-    lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__)
-             if entry.filename == str(path)]  # fmt: skip
-    line = lines[-1] if lines else getattr(error, "lineno", None) or "?"
+    _, line = submission.place_of(error)
+    where = line or getattr(error, "lineno", None) or "?"
     # a SyntaxError says its line by itself
     words = error.msg if isinstance(error, SyntaxError) else error
-    return f"{path.name} does not import: {type(error).__name__}: {words} (line {line})"
+    name = submission.path.name
+    return f"{name} does not import: {type(error).__name__}: {words} (line {where})"
 
 
 @pytest.fixture(scope="module")

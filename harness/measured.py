@@ -6,6 +6,7 @@ there is one among its wrong solutions, has to miss it.
 """
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -102,6 +103,8 @@ def _plain(found: Measurement) -> dict[str, Any]:
 def query_device() -> dict[str, str]:
     """Name and driver of the NVIDIA device that is timed; empty where that is not known."""
     fields = ("name", "driver_version")
+    if shutil.which("nvidia-smi") is None:
+        return {}
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i"]
     try:
         shown = subprocess.run(
@@ -111,7 +114,7 @@ def query_device() -> dict[str, str]:
             check=True,
             timeout=READ_LIMIT_S,
         ).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return {}
     return dict(zip(fields, (part.strip() for part in shown.split(",")), strict=True))
 
