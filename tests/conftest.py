@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.runner import child_environment
+from harness.running.runner import child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 MINI = ROOT / "tests" / "fixtures" / "mini"

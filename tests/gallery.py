@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.catalog import Curriculum, load_curriculum
+from harness.content.catalog import Curriculum, load_curriculum
 from harness.judge.submission import submissions
-from harness.runner import pytest_command, read_record, run_group
+from harness.running.runner import pytest_command, read_record, run_group
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs" / "gallery.md"
@@ -31,7 +31,7 @@ output (`pytest katas/weekNN/NAME --impl yours`). A cause is named when the answ
 signature, else none is; the place and the size of the errors are always there.
 
 Made by `python -m tests.gallery` from `tests/wrong/`, on seed 1, and held to by a test. The
-signatures are in `harness/judge/signatures.py`.
+signatures are in `harness/judge/correctness/signatures.py`.
 """
 
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.advice import advise, due, missing, placement_of
-from harness.catalog import Curriculum, load_curriculum
-from harness.mastery import Level, Standing
-from harness.rounds import Round
+from harness.content.catalog import Curriculum, load_curriculum
+from harness.learner.advice import advise, due, missing, placement_of
+from harness.learner.mastery import Level, Standing
+from harness.learner.rounds import Round
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEVER = Standing(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.runner import child_environment
+from harness.running.runner import child_environment
 
 SPEED = """
 [[speed]]

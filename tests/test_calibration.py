@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.environment import session_profile
-from harness.errors import DeviceError, MetadataError
-from harness.hardware import Cost, find_profile, load_profiles, speed_of_light
-from harness.judge.calibration import Workload, as_toml, best_rates, checked, workloads
+from harness.base.errors import DeviceError, MetadataError
+from harness.hardware.environment import session_profile
+from harness.hardware.profiles import Cost, find_profile, load_profiles, speed_of_light
+from harness.judge.timing.calibration import Workload, as_toml, best_rates, checked, workloads
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "hardware_profiles"
@@ -187,7 +187,13 @@ class TestCommand:
         assert not (tmp_path / "home" / "calibrated").exists()
 
     def test_the_child_says_so_too_when_pytorch_has_no_gpu(self, tmp_path):
-        command = [sys.executable, "-m", "harness.judge.calibration", str(ROOT), str(tmp_path)]
+        command = [
+            sys.executable,
+            "-m",
+            "harness.judge.timing.calibration",
+            str(ROOT),
+            str(tmp_path),
+        ]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.coverage import coverage_of
-from harness.errors import MetadataError, UsageProblem
-from harness.kata import load_kata
+from harness.base.errors import MetadataError, UsageProblem
+from harness.content.catalog import load_curriculum
+from harness.content.coverage import coverage_of
+from harness.content.kata import load_kata
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -138,8 +138,8 @@ HEAVY = ("torch", "triton", "numba", "numpy")
 
 def test_the_command_line_imports_nothing_heavy():
     code = (
-        "import json, sys, harness.cli, harness.scorecard, harness.scaffold, harness.runner, "
-        "harness.check; print(json.dumps(sorted(sys.modules)))"
+        "import json, sys, harness.cli, harness.reports.scorecard, harness.authoring.scaffold, "
+        "harness.running.runner, harness.authoring.check; print(json.dumps(sorted(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert not set(HEAVY) & set(json.loads(shown.stdout))

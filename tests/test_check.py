@@ -2,12 +2,12 @@
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.check import check_katas
-from harness.contract import contract_problems, parts, signatures
-from harness.errors import UsageProblem
-from harness.kata import load_kata
-from harness.scaffold import TEMPLATES, scaffold
+from harness.authoring.check import check_katas
+from harness.authoring.contract import contract_problems, parts, signatures
+from harness.authoring.scaffold import TEMPLATES, scaffold
+from harness.base.errors import UsageProblem
+from harness.content.catalog import load_curriculum
+from harness.content.kata import load_kata
 
 DOUBLED = "katas/week01/doubled"
 

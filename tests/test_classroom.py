@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.classroom import grade, read_class, submissions_in
-from harness.errors import HarnessError, UsageProblem
-from harness.progress import Progress
+from harness.base.errors import HarnessError, UsageProblem
+from harness.content.catalog import load_curriculum
+from harness.learner.progress import Progress
+from harness.reports.classroom import grade, read_class, submissions_in
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

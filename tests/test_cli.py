@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness import environment
 from harness.cli import SECTIONS, main
+from harness.hardware import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.causes import cause_of, in_one_line
-from harness.errors import HarnessError, UsageProblem
-from harness.hardware import find_profile
+from harness.base.errors import HarnessError, UsageProblem
+from harness.hardware.profiles import find_profile
 from harness.meters import compiled
 from harness.meters.compiled import (
     CompileFailed,
@@ -22,6 +21,7 @@ from harness.meters.compiled import (
     stop_worker,
 )
 from harness.meters.occupancy import occupancy, residency
+from harness.running.causes import cause_of, in_one_line
 
 ORACLE = """
 import torch
@@ -668,7 +668,7 @@ def test_a_change_in_a_file_beside_it_is_seen(build, tmp_path, importing):
 
 
 def test_a_library_beside_it_changes_nothing(build):
-    source = f"import triton.testing, difflib, jaxtyping\nimport harness.hardware\n{COPY}"
+    source = f"import triton.testing, difflib, jaxtyping\nimport harness.hardware.profiles\n{COPY}"
     build(source, "copy", n=64)
     stop_worker()
     assert len(build(source, "copy", n=64)) == 1

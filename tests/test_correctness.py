@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from harness.judge import assert_matches
-from harness.judge.answer import assert_sound, copied, differences
+from harness.judge.correctness.answer import assert_sound, copied, differences
+from harness.judge.correctness.memory import NAN
 from harness.judge.guarded import GuardedCall
-from harness.judge.memory import NAN
 
 
 def matmul_inputs(seed=0, k=512):

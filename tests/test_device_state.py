@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.hardware import find_profile
-from harness.judge import device_state, shared_checks
-from harness.judge.device_state import (
+from harness.hardware.profiles import find_profile
+from harness.judge import shared_checks
+from harness.judge.timing import device_state
+from harness.judge.timing.device_state import (
     FIELDS,
     DeviceState,
     SmiReading,
@@ -15,7 +16,7 @@ from harness.judge.device_state import (
     settled_state,
     unfit,
 )
-from harness.judge.threshold import Verdict
+from harness.judge.timing.threshold import Verdict
 
 UNGRADED = """
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from harness.judge import assert_matches
-from harness.judge.correctness import diagnose_runs
-from harness.judge.diagnosis import error_map
-from harness.judge.memory import LARGE, NAN, poisoned, poisoned_allocations
-from harness.judge.signatures import factor_name
+from harness.judge.correctness.diagnosis import error_map
+from harness.judge.correctness.matching import diagnose_runs
+from harness.judge.correctness.memory import LARGE, NAN, poisoned, poisoned_allocations
+from harness.judge.correctness.signatures import factor_name
 
 
 def numbers(*shape, seed=0):

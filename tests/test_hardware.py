@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import DeviceError, MetadataError, UsageProblem
-from harness.hardware import (
+from harness.base.errors import DeviceError, MetadataError, UsageProblem
+from harness.hardware.profiles import (
     Cost,
     Profile,
     bound_by,
@@ -349,7 +349,7 @@ class TestBrokenFiles:
 
 def test_import_leaves_torch_and_numpy_out():
     code = (
-        "import sys, harness.hardware; "
+        "import sys, harness.hardware.profiles; "
         "sys.exit(' '.join({'torch', 'numpy', 'triton', 'numba'} & set(sys.modules)) or 0)"
     )
     run = subprocess.run(

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from harness.errors import SubmissionError
+from harness.base.errors import SubmissionError
 from harness.meters.host_memory import COUNTS, host_memory_meter
 
 SLACK = 4_000  # bytes of frames and objects around an array

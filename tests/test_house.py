@@ -4,21 +4,20 @@ import ast
 import re
 from pathlib import Path
 
-from harness.kata import METERS
+from harness.content.kata import METERS
 
 ROOT = Path(__file__).parents[1]
 HARNESS = ROOT / "harness"
 
 
 def floors():
-    """Floor of each module and package, as CONTRIBUTING.md has it."""
+    """Floor of each room, as CONTRIBUTING.md has it."""
     rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    named = [(name, int(floor)) for floor, names in rows for name in re.findall(r"`(.+?)`", names)]
-    return {name.rstrip("/"): floor for name, floor in named}
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)/`", rooms)}
 
 
 def imported(tree):
-    """Modules and packages of the harness that are imported anywhere in a file."""
+    """Rooms of the harness that are imported anywhere in a file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "harness":
             yield from (alias.name for alias in node.names)
@@ -26,21 +25,27 @@ def imported(tree):
             yield node.module.split(".")[1]
 
 
-def test_every_module_has_its_floor():
-    modules = {path.stem for path in HARNESS.glob("*.py") if not path.stem.startswith("__")}
-    packages = {path.parent.name for path in HARNESS.glob("*/__init__.py")}
-    assert floors().keys() == modules | packages
+def test_every_room_has_its_floor():
+    assert floors().keys() == {path.parent.name for path in HARNESS.glob("*/__init__.py")}
 
 
-def test_a_module_imports_from_its_own_floor_and_below():
+def test_what_lies_outside_the_rooms_is_what_katas_import():
+    assert {path.name for path in HARNESS.glob("*.py")} == {
+        "__init__.py",
+        "__main__.py",
+        "arrays.py",
+    }
+
+
+def test_a_room_imports_only_from_the_floors_below():
     floor_of = floors()
     upward = {
-        f"{path.relative_to(ROOT)} imports {name}"
+        f"{path.relative_to(ROOT)} imports {other}"
         for path in HARNESS.rglob("*.py")
-        for module in [path.relative_to(HARNESS).parts[0].removesuffix(".py")]
-        if module in floor_of
-        for name in imported(ast.parse(path.read_text()))
-        if floor_of[name] > floor_of[module]
+        for room in [path.relative_to(HARNESS).parts[0]]
+        if room in floor_of
+        for other in imported(ast.parse(path.read_text()))
+        if other in floor_of and other != room and floor_of[other] >= floor_of[room]
     }
     assert upward == set()
 

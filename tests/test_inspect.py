@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.meters.compiled import KernelFacts
-from harness.meters.inspection import instructions
+from harness.reports.inspection import instructions
 
 CHEATS = Path(__file__).parent / "cheats" / "fixtures"
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.kata import SpeedThreshold, load_kata
-from harness.ladder import baselines, climb, timed_elsewhere
+from harness.content.kata import SpeedThreshold, load_kata
+from harness.reports.ladder import baselines, climb, timed_elsewhere
 
 CASE = {"n": 1000}
 
@@ -71,9 +71,9 @@ def test_the_ladder_ends_with_the_library(kata, tmp_path, monkeypatch, wrong, na
     events = [{"event": "check", "impl": impl, "measurements": one} for impl, one in judged]
     events.append({"event": "end"})
     naive = [SimpleNamespace(label=label) for label in wrong]
-    monkeypatch.setattr("harness.ladder.wrong_solutions", lambda *_: naive)
-    monkeypatch.setattr("harness.ladder.run_group", lambda *_, **__: (0, ""))
-    monkeypatch.setattr("harness.ladder.read_record", lambda _: events)
+    monkeypatch.setattr("harness.reports.ladder.wrong_solutions", lambda *_: naive)
+    monkeypatch.setattr("harness.reports.ladder.run_group", lambda *_, **__: (0, ""))
+    monkeypatch.setattr("harness.reports.ladder.read_record", lambda _: events)
     rungs = climb(kata, "cuda", tmp_path, yours=False)
     assert [rung.name for rung in rungs] == names
     assert rungs[-1].values["roofline"] < rungs[names.index("solution")].values["roofline"]

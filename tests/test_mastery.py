@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.mastery import Level, item_standings, standing, standings
-from harness.progress import Check, Measurement, Note, Outline, Progress
+from harness.content.catalog import load_curriculum
+from harness.learner.mastery import Level, item_standings, standing, standings
+from harness.learner.progress import Check, Measurement, Note, Outline, Progress
 
 DAY_0 = datetime(2026, 1, 1, 9, 0, tzinfo=UTC)
 

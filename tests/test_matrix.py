@@ -4,9 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from harness.errors import MetadataError
-from harness.judge.matrix import cheapest_kills, remember, remembered_kills
-from harness.kata import load_kata
+from harness.authoring.matrix import cheapest_kills, remember, remembered_kills
+from harness.base.errors import MetadataError
+from harness.content.kata import load_kata
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import measured
-from harness.catalog import load_curriculum
-from harness.progress import Check, Measurement
-from harness.runner import Outcome
+from harness.content.catalog import load_curriculum
+from harness.learner.progress import Check, Measurement
+from harness.reports import measured
+from harness.running.runner import Outcome
 
 ROOT = Path(__file__).parents[1]
 SPEED = """

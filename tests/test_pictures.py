@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from harness.errors import HarnessError, UsageProblem
-from harness.hardware import Cost, find_profile
-from harness.kata import load_kata
-from harness.ladder import Rung
-from harness.pictures import canvas, roofline
-from harness.pictures.ledger import MOST_ROWS, Ledger
-from harness.pictures.recording import Recording, Run
-from harness.progress import Best
+from harness.base.errors import HarnessError, UsageProblem
+from harness.content.kata import load_kata
+from harness.hardware.profiles import Cost, find_profile
+from harness.learner.progress import Best
+from harness.reports.ladder import Rung
+from harness.reports.pictures import canvas, roofline
+from harness.reports.pictures.ledger import MOST_ROWS, Ledger
+from harness.reports.pictures.recording import Recording, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 CHEATS = ROOT / "tests" / "cheats" / "fixtures"
@@ -292,7 +292,7 @@ def turned(x, out):
 
 
 def record_turned(launches):
-    from harness.pictures.record_simt import record_simt
+    from harness.reports.pictures.record_simt import record_simt
 
     x = np.ones((32, 32), np.float32)
     out = np.empty_like(x)

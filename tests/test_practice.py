@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from harness.catalog import load_curriculum
+from harness.base.errors import MetadataError
+from harness.base.processes import child_environment
 from harness.cli import main
-from harness.errors import MetadataError
-from harness.kata import load_kata, varied_cases
-from harness.mastery import standing
-from harness.processes import child_environment
-from harness.progress import Check, Progress
-from harness.workspace import Workspace
+from harness.content.catalog import load_curriculum
+from harness.content.kata import load_kata, varied_cases
+from harness.learner.mastery import standing
+from harness.learner.progress import Check, Progress
+from harness.learner.workspace import Workspace
 
 STUB = "katas/week01/doubled/doubled.py"
 DOUBLING = '''"""Mine."""
@@ -41,7 +41,7 @@ case = { n = 1_000_000, dtype = "float32" }
 COST = """
 
 def cost(*, x):
-    from harness.hardware import Cost
+    from harness.hardware.profiles import Cost
 
     return Cost(flops=x.numel(), bytes=2 * x.nbytes)
 """
@@ -249,7 +249,7 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
 
 def test_explaining_too_early_is_remembered(mini, tmp_path, monkeypatch):
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("harness.ladder.climb", lambda *_, **__: [])
+    monkeypatch.setattr("harness.reports.ladder.climb", lambda *_, **__: [])
     done = CliRunner().invoke(main, ["--root", str(mini), "explain", "doubled", "--anyway"])
     assert done.exit_code == 0, done.output
     assert Progress(tmp_path / "home").solution_seen("doubled")
@@ -420,8 +420,8 @@ def test_a_file_that_is_gone_is_named(mini, tmp_path, monkeypatch):
 )
 def test_tracing_the_reference_shows_its_lines(mini, tmp_path, monkeypatch, impl, noted):
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("harness.pictures.trace.check_case", lambda *_: None)
-    monkeypatch.setattr("harness.pictures.trace.recorded", lambda *_: None)
+    monkeypatch.setattr("harness.reports.pictures.trace.check_case", lambda *_: None)
+    monkeypatch.setattr("harness.reports.pictures.trace.recorded", lambda *_: None)
     monkeypatch.setattr("harness.cli.pictures._trace_words", lambda *_: None)
     done = CliRunner().invoke(main, ["--root", str(mini), "trace", "doubled", "--impl", impl])
     assert done.exit_code == 0, done.output

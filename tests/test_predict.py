@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError, UsageProblem
-from harness.hardware import Cost, find_profile
-from harness.kata import load_kata
-from harness.predict import Prediction, Sheet, score, track_record, worksheet
-from harness.progress import Note
+from harness.base.errors import HarnessError, UsageProblem
+from harness.content.kata import load_kata
+from harness.hardware.profiles import Cost, find_profile
+from harness.learner.predict import Prediction, Sheet, score, track_record, worksheet
+from harness.learner.progress import Note
 
 PROFILES = Path(__file__).resolve().parents[1] / "hardware_profiles"
 
@@ -23,7 +23,7 @@ case = { n = 1_000_000, dtype = "float32" }
 COST = """
 
 def cost(*, x):
-    from harness.hardware import Cost
+    from harness.hardware.profiles import Cost
 
     return Cost(flops=x.numel(), bytes=2 * x.nbytes)
 """

@@ -20,9 +20,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness import files
-from harness.errors import HarnessError
-from harness.progress import Attempt, Check, Measurement, Note, Progress, migrations
+from harness.base import files
+from harness.base.errors import HarnessError
+from harness.learner.progress import Attempt, Check, Measurement, Note, Progress, migrations
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 FORMAT = "gpu-katas history"
@@ -806,7 +806,7 @@ def test_an_import_that_contradicts_what_is_kept_is_refused(progress):
 def test_the_history_loads_in_milliseconds_and_without_torch():
     program = (
         "import sys, time, click; start = time.process_time()\n"
-        "import harness.progress, harness.workspace\n"
+        "import harness.learner.progress, harness.learner.workspace\n"
         "print(time.process_time() - start)\n"
         "print({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules))"
     )

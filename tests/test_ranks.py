@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from harness import environment
-from harness.errors import SubmissionError, UsageProblem
-from harness.fixtures import Ranks
-from harness.judge.tools import toolbox
+from harness.base.errors import SubmissionError, UsageProblem
+from harness.hardware import environment
+from harness.judge.honesty.tools import toolbox
 from harness.meters import communication
 from harness.meters.communication import (
     CommMeter,
@@ -27,6 +26,7 @@ from harness.meters.communication import (
     comm_meter,
     reduce_scatter_tensor,
 )
+from harness.plugin.fixtures import Ranks
 from harness.simulators import ranks
 from harness.simulators.ranks import RankFailed, RanksUnavailable, rank_device, run_ranks
 

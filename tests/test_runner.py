@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.kata import load_kata
-from harness.runner import read_record, run_kata
-from harness.verdict import events_of
+from harness.content.catalog import load_curriculum
+from harness.content.kata import load_kata
+from harness.running.runner import read_record, run_kata
+from harness.running.verdict import events_of
 
 
 @pytest.fixture

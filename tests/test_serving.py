@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness.errors import UsageProblem
+from harness.base.errors import UsageProblem
 from harness.simulators.serving import (
     Auditor,
     ModelSpec,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.errors import SubmissionError
-from harness.judge import set_aside
-from harness.judge.set_aside import nothing_set_aside
+from harness.base.errors import SubmissionError
+from harness.judge.timing import set_aside
+from harness.judge.timing.set_aside import nothing_set_aside
 
 
 class Driver:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.hardware import find_profile
+from harness.content.kata import CostThreshold
+from harness.hardware.profiles import find_profile
 from harness.judge.shared_checks import test_any_scale_matches as any_scale_matches
 from harness.judge.shared_checks import test_matches_reference as matches_reference
 from harness.judge.trial import Trial
-from harness.kata import CostThreshold
 from harness.meters.compiled import KernelFacts
 
 
@@ -156,7 +156,7 @@ def test_a_dtype_that_the_gpu_lacks_is_skipped_and_no_failure(judged, mini, tmp_
     toml = mini / "katas" / "week01" / "doubled" / "kata.toml"
     toml.write_text(toml.read_text().replace("[[cost]]", f"{NARROW}[[cost]]"))
     (tmp_path / "with_a_gpu.py").write_text(
-        "import harness.environment\n\nharness.environment.DEVICE_NODES = ('/dev/null',)\n"
+        "import harness.hardware.environment\n\nharness.hardware.environment.DEVICE_NODES = ('/dev/null',)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     options = ("-p", "with_a_gpu", "--device=cuda", "--impl=solution", "-k", "float8 or bfloat16")

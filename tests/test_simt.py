@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from harness.errors import HarnessError, UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 from harness.meters.simt import simt_meter
 from harness.simulators.simt import Settings, SimtError, host, install, launching
 from harness.simulators.simt.memory_model import sectors, wavefronts

@@ -3,9 +3,9 @@
 import pytest
 
 from harness.cli.watching import stage_lines
-from harness.progress import Check
-from harness.runner import Outcome
-from harness.stages import ORDER, Stage, properties_in, stage_of
+from harness.learner.progress import Check
+from harness.running.runner import Outcome
+from harness.running.stages import ORDER, Stage, properties_in, stage_of
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.errors import UsageProblem
-from harness.kata import load_kata
-from harness.scaffold import cut_stub
-from harness.scaffold.stub import stub_of
+from harness.authoring.scaffold import cut_stub
+from harness.authoring.stub import stub_of
+from harness.base.errors import UsageProblem
+from harness.content.catalog import load_curriculum
+from harness.content.kata import load_kata
 
 ROOT = Path(__file__).parents[1]
 

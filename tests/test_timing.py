@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.hardware import Cost, find_profile
-from harness.judge.device_state import DeviceState
-from harness.judge.threshold import judge_cost, judge_ratio, judge_roofline
-from harness.judge.timing import (
+from harness.content.kata import CostThreshold
+from harness.hardware.profiles import Cost, find_profile
+from harness.judge.timing.device_state import DeviceState
+from harness.judge.timing.measure import (
     Clock,
     HostClock,
     Samples,
@@ -21,7 +21,7 @@ from harness.judge.timing import (
     measure,
     median_interval,
 )
-from harness.kata import CostThreshold
+from harness.judge.timing.threshold import judge_cost, judge_ratio, judge_roofline
 
 H200 = find_profile(Path(__file__).parents[1] / "hardware_profiles", "h200_sxm")
 LAUNCH_S, SYNC_S = 5e-6, 20e-6

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.meters.triton_traffic import (
     traffic_meter,
 )

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.catalog import load_curriculum
-from harness.errors import UsageProblem
-from harness.verify import Claim, claims_of, verify
-from harness.workspace import Workspace
+from harness.base.errors import UsageProblem
+from harness.content.catalog import load_curriculum
+from harness.learner.workspace import Workspace
+from harness.reports.verify import Claim, claims_of, verify
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import files
-from harness.errors import HarnessError, UsageProblem
-from harness.workspace import Workspace
+from harness.base import files
+from harness.base.errors import HarnessError, UsageProblem
+from harness.learner.workspace import Workspace
 
 KATA = "row_softmax"
 STUB = b"raise NotImplementedError\n"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from harness.catalog import find_root
 from harness.cli import (
     browse,
     classroom,
@@ -21,6 +20,7 @@ from harness.cli import (
     watching,
 )
 from harness.cli.house import House
+from harness.content.catalog import find_root
 
 SECTIONS = {
     "Practise": ("next", "start", "show", "watch", "run", "hint", "explain", "due", "predict",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from harness.catalog import Week
+from harness.base.errors import DeviceError, UsageProblem, nearest
+from harness.base.files import write_atomically
 from harness.cli import draw
 from harness.cli.house import KATA, KATA_OR_WEEK, WEEKS, House
-from harness.coverage import coverage_of
-from harness.errors import DeviceError, UsageProblem, nearest
-from harness.files import write_atomically
-from harness.hardware import find_profile, load_profiles
-from harness.kata import BACKENDS, Kata
+from harness.content.catalog import Week
+from harness.content.coverage import coverage_of
+from harness.content.kata import BACKENDS, Kata
+from harness.hardware.profiles import find_profile, load_profiles
 
 CALIBRATION_LIMIT_S = 600
 LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
@@ -128,9 +128,9 @@ def scorecard(
     house: House, form: str, output: Path | None, as_json: bool, pictures: tuple[Path, ...]
 ) -> None:
     """What you own, what is due, what was measured. As text, HTML, SVG, MD or JSON."""
-    from harness.scorecard import read_scorecard
-    from harness.scorecard.draw import drawn
-    from harness.scorecard.terminal import print_scorecard
+    from harness.reports.scorecard import read_scorecard
+    from harness.reports.scorecard.draw import drawn
+    from harness.reports.scorecard.terminal import print_scorecard
 
     form = "json" if as_json else form
     card = read_scorecard(house.curriculum, house.progress, house.now())
@@ -174,7 +174,7 @@ def profile_show(house: House, profile_id: str) -> None:
 @click.pass_obj
 def profile_detect(house: House) -> None:
     """The profile of this machine's GPU."""
-    from harness.environment import device_present, session_profile
+    from harness.hardware.environment import device_present, session_profile
 
     device = "cuda" if device_present() else "cpu"
     found = session_profile(house.root, None, device, None)
@@ -185,13 +185,19 @@ def profile_detect(house: House) -> None:
 @click.pass_obj
 def profile_calibrate(house: House) -> None:
     """Measure what this machine's GPU reaches at best: copy, triad, matmuls, a launch."""
-    from harness.environment import device_present
-    from harness.processes import run_group
+    from harness.base.processes import run_group
+    from harness.hardware.environment import device_present
 
     if not device_present():
         raise DeviceError("calibrate: expected a GPU, found none. Run it on a machine with one.")
     folder = house.home / "calibrated"
-    command = [sys.executable, "-m", "harness.judge.calibration", str(house.root), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "harness.judge.timing.calibration",
+        str(house.root),
+        str(folder),
+    ]
     with draw.waiting("measuring, for a minute or two"):
         exit_code, output = run_group(command, CALIBRATION_LIMIT_S, {}, cwd=house.root)
     click.echo(output.strip())

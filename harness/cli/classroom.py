@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from harness.base.files import write_atomically
 from harness.cli.draw import console
 from harness.cli.house import House
-from harness.environment import device_present
-from harness.files import write_atomically
+from harness.hardware.environment import device_present
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
@@ -29,7 +29,7 @@ def report(house: House, folder: Path, html: Path | None) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from harness.classroom import read_class
+    from harness.reports.classroom import read_class
 
     pupils = read_class(folder, house.curriculum, house.now())
     table = Table(box=None, pad_edge=False)
@@ -40,7 +40,7 @@ def report(house: House, folder: Path, html: Path | None) -> None:
         table.add_row(escape(one.name), *map(str, counts), one.last)
     console().print(table)
     if html is not None:
-        from harness.scorecard.html import class_as_html
+        from harness.reports.scorecard.html import class_as_html
 
         write_atomically(html, class_as_html(pupils).encode())
         click.echo(f"{html}: {len(pupils)} learners")
@@ -53,8 +53,8 @@ def report(house: House, folder: Path, html: Path | None) -> None:
 @click.pass_obj
 def grade(house: House, folder: Path, jobs: int, output: Path | None) -> None:
     """Judge every LEARNER/KATA.py, each in a process of its own (needs the extra `class`)."""
-    from harness.classroom import grade as graded
-    from harness.classroom import submissions_in
+    from harness.reports.classroom import grade as graded
+    from harness.reports.classroom import submissions_in
 
     handed_in = submissions_in(folder, house.curriculum)
     device = "cuda" if device_present() else "cpu"

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.kata import Kata, SpeedThreshold
+from harness.content.kata import Kata, SpeedThreshold
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.catalog import Week
-    from harness.check import Report
-    from harness.coverage import Coverage
-    from harness.hardware import Profile
-    from harness.progress import Attempt, Check, Measurement
-    from harness.runner import Outcome
-    from harness.workspace import RestoreResult, StashEntry, SwapResult
+    from harness.authoring.check import Report
+    from harness.content.catalog import Week
+    from harness.content.coverage import Coverage
+    from harness.hardware.profiles import Profile
+    from harness.learner.progress import Attempt, Check, Measurement
+    from harness.learner.workspace import RestoreResult, StashEntry, SwapResult
+    from harness.running.runner import Outcome
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
@@ -253,7 +253,7 @@ def versions(entries: Sequence["StashEntry"]) -> None:
 
 def coverage(found: "Coverage") -> None:
     """Every item with the katas that cover it, then the totals."""
-    from harness.coverage import KINDS
+    from harness.content.coverage import KINDS
 
     for item in found.items:
         who = ", ".join(item.katas) or click.style("not yet", fg="yellow")

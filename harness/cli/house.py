@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.catalog import Curriculum, Week, load_curriculum
-from harness.environment import home_folder
-from harness.errors import HarnessError, UsageProblem
-from harness.kata import Kata
-from harness.pristine import committed_stub
-from harness.workspace import Workspace
+from harness.base.errors import HarnessError, UsageProblem
+from harness.content.catalog import Curriculum, Week, load_curriculum
+from harness.content.kata import Kata
+from harness.content.pristine import committed_stub
+from harness.hardware.environment import home_folder
+from harness.learner.workspace import Workspace
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from harness.hardware import Profile
-    from harness.mastery import Standing
-    from harness.predict import Sheet
-    from harness.progress import Progress
+    from harness.hardware.profiles import Profile
+    from harness.learner.mastery import Standing
+    from harness.learner.predict import Sheet
+    from harness.learner.progress import Progress
 
 
 @dataclass
@@ -45,7 +45,7 @@ class House:
     @cached_property
     def progress(self) -> "Progress":
         """Every attempt so far."""
-        from harness.progress import Progress
+        from harness.learner.progress import Progress
 
         return Progress(self.home)
 
@@ -72,7 +72,7 @@ class House:
 
     def standings(self) -> "dict[str, Standing]":
         """Where the learner stands with every kata, now."""
-        from harness.mastery import standings, timed_on
+        from harness.learner.mastery import standings, timed_on
 
         return standings(
             self.curriculum.katas,
@@ -103,7 +103,7 @@ class House:
 
     def prediction_profile(self, asked: str | None) -> "Profile":
         """The profile asked for, else this machine's GPU, else an H100: the one to think of."""
-        from harness.environment import device_present, session_profile
+        from harness.hardware.environment import device_present, session_profile
 
         if asked is None and not device_present():
             asked = "h100_sxm"

@@ -9,14 +9,14 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.hardware import load_profiles
+from harness.content.kata import Kata
+from harness.hardware.profiles import load_profiles
 from harness.judge.submission import submissions
-from harness.kata import Kata
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from harness.meters.inspection import Build
+    from harness.reports.inspection import Build
 
 CASES_SHOWN = 4
 
@@ -38,7 +38,7 @@ def inspect(
     house: House, kata: Kata, targets: tuple[str, ...], impl: str, *, as_json: bool
 ) -> None:
     """What the compiler makes of your kernels. Registers to instructions, for any GPU."""
-    from harness.meters.inspection import inspect_kernels
+    from harness.reports.inspection import inspect_kernels
 
     cache = house.home / "cache"
     submission = submissions(kata, impl, cache)[0]

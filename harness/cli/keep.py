@@ -8,10 +8,10 @@ from typing import TextIO
 
 import click
 
+from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.cli.house import House
-from harness.environment import JUDGED_WITH, device_present, unmet_requirements, versions
-from harness.errors import HarnessError
+from harness.hardware.environment import JUDGED_WITH, device_present, unmet_requirements, versions
 
 
 @click.command("export")
@@ -45,8 +45,8 @@ def import_(house: House, source: TextIO) -> None:
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int) -> None:
     """Judge a sample of what a scorecard calls solved again. Same code, same seed."""
-    from harness.verify import BROKEN, HELD, claims_of
-    from harness.verify import verify as verified
+    from harness.reports.verify import BROKEN, HELD, claims_of
+    from harness.reports.verify import verify as verified
 
     marks = {HELD: "✓", BROKEN: "✗"}
     claims = claims_of(card)

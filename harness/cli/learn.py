@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 import click
 
-from harness import advice
+from harness.base.errors import UsageProblem
 from harness.cli import draw, teach
 from harness.cli.house import KATA, WEEKS, House
-from harness.environment import device_present
-from harness.errors import UsageProblem
-from harness.kata import Kata
-from harness.mastery import Level
+from harness.content.kata import Kata
+from harness.hardware.environment import device_present
+from harness.learner import advice
+from harness.learner.mastery import Level
 
 SHOWN = 3
 
@@ -98,8 +98,8 @@ def start(house: House, kata: Kata) -> None:
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
     """The reference, and why it is fast. Then the ladder: naive, yours, it and the library."""
-    from harness.ladder import climb, timed_elsewhere
-    from harness.measured import kept_results
+    from harness.reports.ladder import climb, timed_elsewhere
+    from harness.reports.measured import kept_results
 
     standing = house.standings()[kata.name]
     solved = standing.level >= Level.FAST and standing.open is None
@@ -138,7 +138,7 @@ def predict(
 
     They are held against the roofline. What you measured, if you did, stands beside it.
     """
-    from harness.predict import Prediction, score, track_record, worksheet
+    from harness.learner.predict import Prediction, score, track_record, worksheet
 
     sheet = worksheet(kata, house.prediction_profile(profile))
     teach.worksheet(kata, sheet)

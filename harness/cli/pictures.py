@@ -8,13 +8,13 @@ import click
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.cli.practise import is_reference
+from harness.content.kata import Kata
 from harness.judge.submission import submissions
-from harness.kata import Kata
 
 if TYPE_CHECKING:
-    from harness.hardware import Profile
-    from harness.pictures.recording import Recording
-    from harness.pictures.roofline import Entry
+    from harness.hardware.profiles import Profile
+    from harness.reports.pictures.recording import Recording
+    from harness.reports.pictures.roofline import Entry
 
 NAMED = 3  # katas that a title names
 
@@ -30,8 +30,8 @@ OUT = click.option(
 @click.pass_obj
 def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None) -> None:
     """The roofline, and on it the reference, yours, the naive version and the library."""
-    from harness.pictures.canvas import check_file
-    from harness.pictures.roofline import check_drawable
+    from harness.reports.pictures.canvas import check_file
+    from harness.reports.pictures.roofline import check_drawable
 
     if out is not None:
         check_file(out)
@@ -47,7 +47,7 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
     if out is None or not entries:
         click.echo(f"next: kata roofline {names} --profile {device.id} -o roofline.svg")
         return
-    from harness.pictures.draw_roofline import draw_roofline
+    from harness.reports.pictures.draw_roofline import draw_roofline
 
     what = names.replace(" ", ", ") if len(katas) <= NAMED else f"{len(katas)} katas"
     draw_roofline(entries, device, f"{what} on {device.name}", out)
@@ -56,9 +56,9 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
 
 def _entries(house: House, kata: Kata, profile: "Profile") -> "list[Entry]":
     """What was timed on the profile, and the traffic of what was not."""
-    from harness.ladder import climb
-    from harness.measured import kept_results
-    from harness.pictures import roofline as points
+    from harness.reports.ladder import climb
+    from harness.reports.measured import kept_results
+    from harness.reports.pictures import roofline as points
 
     results = kept_results(house.root)
     timings = {
@@ -105,8 +105,8 @@ def _figures(one: "Entry") -> str:
 @click.pass_obj
 def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
     """Which program or warp touches what, and what it costs: sectors, banks."""
-    from harness.pictures.canvas import check_file
-    from harness.pictures.trace import case_words, check_case, recorded
+    from harness.reports.pictures.canvas import check_file
+    from harness.reports.pictures.trace import case_words, check_case, recorded
 
     if out is not None:
         check_file(out)
@@ -122,7 +122,7 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     if out is None:
         click.echo(f"next: kata trace {kata.name} --case {case} --impl {impl} -o trace.svg")
         return
-    from harness.pictures.draw_trace import draw_trace
+    from harness.reports.pictures.draw_trace import draw_trace
 
     draw_trace(found, title, out)
     click.echo(f"drawn: {out}")

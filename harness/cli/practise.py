@@ -9,18 +9,18 @@ from pathlib import Path
 
 import click
 
+from harness.base.errors import DeviceError, HarnessError, UsageProblem
+from harness.base.files import hash_of, read_file, sha256
+from harness.base.processes import Interrupts
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
-from harness.environment import SEEDS, device_present, missing_extra
-from harness.errors import DeviceError, HarnessError, UsageProblem
-from harness.files import hash_of, read_file, sha256
-from harness.hardware import find_profile
+from harness.content.kata import Kata
+from harness.content.pristine import committed_stub
+from harness.hardware.environment import SEEDS, device_present, missing_extra
+from harness.hardware.profiles import find_profile
 from harness.judge.submission import submissions
-from harness.kata import Kata
-from harness.pristine import committed_stub
-from harness.processes import Interrupts
-from harness.runner import Outcome, run_kata
-from harness.workspace import StashEntry
+from harness.learner.workspace import StashEntry
+from harness.running.runner import Outcome, run_kata
 
 SEED = click.IntRange(0, SEEDS - 1)
 MORE_CASES = 3  # on a repeat, besides those that the kata lists

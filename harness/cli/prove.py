@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from harness.base.errors import DeviceError
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.practise import choose
-from harness.environment import device_present
-from harness.errors import DeviceError
-from harness.kata import Kata
+from harness.content.kata import Kata
+from harness.hardware.environment import device_present
 
 
 @click.command()
@@ -20,7 +20,7 @@ from harness.kata import Kata
 @click.pass_obj
 def new(house: House, slug: str, backend: str) -> None:
     """Scaffold a kata; what is yours to write is marked TODO(author)."""
-    from harness.scaffold import scaffold
+    from harness.authoring.scaffold import scaffold
 
     made = scaffold(house.root, slug, backend)
     for path in made:
@@ -40,7 +40,7 @@ def stub(house: House, kata: Kata) -> None:
     Take out what gives the answer away, and say in each TODO(kata) what is to be done. A copy of
     the file that stood there is kept: `kata stash`.
     """
-    from harness.scaffold import cut_stub
+    from harness.authoring.scaffold import cut_stub
 
     house.workspace.reset(kata.name, kata.file, cut_stub(kata).encode())
     click.echo(f"{house.shown(kata.file)}: cut out of {house.shown(kata.solution)}.")
@@ -69,7 +69,7 @@ def check(
     remember: bool,
 ) -> None:
     """Prove katas, all of them unless told which: contract, kill matrix, thresholds."""
-    from harness.check import check_katas
+    from harness.authoring.check import check_katas
 
     chosen = choose(house, katas, weeks, everything or (not katas and weeks is None))
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
@@ -105,7 +105,7 @@ def measure(
 
     The file is written after each kata, so that nothing is lost when it is stopped.
     """
-    from harness import measured
+    from harness.reports import measured
 
     if not device_present():
         raise DeviceError("measure: expected a GPU, found none. Run it on a machine with one.")
@@ -131,7 +131,7 @@ def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
     Exits with 1 when a figure does not hold: a reference without room to spare, a naive version
     that is fast enough. What was never timed is named.
     """
-    from harness import measured
+    from harness.reports import measured
 
     chosen = {kata.id: kata for kata in katas} or _by_id(house)
     results = measured.kept_results(house.root)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.advice import runs_in
 from harness.cli.draw import console
-from harness.kata import Kata
+from harness.content.kata import Kata
+from harness.learner.advice import runs_in
 
 if TYPE_CHECKING:
-    from harness.advice import Advice
-    from harness.ladder import Rung
-    from harness.mastery import Standing
-    from harness.predict import Score, Sheet, TrackRecord
-    from harness.rounds import Round
+    from harness.learner.advice import Advice
+    from harness.learner.mastery import Standing
+    from harness.learner.predict import Score, Sheet, TrackRecord
+    from harness.learner.rounds import Round
+    from harness.reports.ladder import Rung
 
 
 def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 import click
 
+from harness.base.files import hash_of, sha256
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.cli.practise import judge, kept_as, more_cases
-from harness.environment import device_present
-from harness.files import hash_of, sha256
-from harness.kata import Kata
-from harness.mastery import COUNTED
-from harness.pristine import committed_stub
-from harness.runner import Outcome, run_kata
-from harness.stages import Stage, properties_in, stage_of
+from harness.content.kata import Kata
+from harness.content.pristine import committed_stub
+from harness.hardware.environment import device_present
+from harness.learner.mastery import COUNTED
+from harness.running.runner import Outcome, run_kata
+from harness.running.stages import Stage, properties_in, stage_of
 
 KEYS = "h hint · l list · s solution · q quit"
 POLL_MS = 200

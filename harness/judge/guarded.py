@@ -10,11 +10,18 @@ import numpy as np
 import torch
 
 from harness.judge import kernels
-from harness.judge.answer import as_tensor, assert_sound, copied, differences, parts, span
-from harness.judge.correctness import assert_matches, diagnose_runs
-from harness.judge.forbidden import forbidden
-from harness.judge.honesty import nothing_left_behind, sealed
-from harness.judge.memory import NAN, ZERO, Guarded, poisoned_allocations
+from harness.judge.correctness.answer import (
+    as_tensor,
+    assert_sound,
+    copied,
+    differences,
+    parts,
+    span,
+)
+from harness.judge.correctness.matching import assert_matches, diagnose_runs
+from harness.judge.correctness.memory import NAN, ZERO, Guarded, poisoned_allocations
+from harness.judge.honesty.forbidden import forbidden
+from harness.judge.honesty.watch import nothing_left_behind, sealed
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial

@@ -6,12 +6,12 @@ They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of k
 
 import pytest
 
-from harness.judge.answer import Value, copied
-from harness.judge.correctness import diagnose_runs
+from harness.content.kata import Case, CostThreshold, SpeedThreshold
+from harness.judge.correctness.answer import Value, copied
+from harness.judge.correctness.matching import diagnose_runs
+from harness.judge.correctness.memory import LARGE, NAN
 from harness.judge.guarded import GuardedCall, Order
-from harness.judge.memory import LARGE, NAN
 from harness.judge.trial import Publish, Trial
-from harness.kata import Case, CostThreshold, SpeedThreshold
 
 
 def test_matches_reference(trial: Trial, case: Case) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.errors import MetadataError, SubmissionError, UsageProblem, nearest
-from harness.files import write_atomically
-from harness.kata import Kata
-from harness.pristine import pristine_stub
-from harness.schema import Problems, Table, read_toml
+from harness.base.errors import MetadataError, SubmissionError, UsageProblem, nearest
+from harness.base.files import write_atomically
+from harness.base.schema import Problems, Table, read_toml
+from harness.content.kata import Kata
+from harness.content.pristine import pristine_stub
 
 
 def load_module(path: Path) -> ModuleType:

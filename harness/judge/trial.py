@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from harness.errors import MetadataError
-from harness.hardware import Cost, Profile
-from harness.judge import kernels, timing
-from harness.judge.answer import as_tensor, parts
-from harness.judge.correctness import assert_matches
-from harness.judge.device_state import Probe, smi_probe
-from harness.judge.forbidden import forbidden
+from harness.base.errors import MetadataError
+from harness.content.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
+from harness.hardware.profiles import Cost, Profile
+from harness.judge import kernels
+from harness.judge.correctness.answer import as_tensor, parts
+from harness.judge.correctness.matching import assert_matches
+from harness.judge.correctness.memory import NAN
 from harness.judge.guarded import GuardedCall, Inputs, Order
-from harness.judge.honesty import nothing_left_behind
-from harness.judge.memory import NAN
-from harness.judge.set_aside import nothing_set_aside
-from harness.judge.spot_check import DrawnCall, SpotCheck
+from harness.judge.honesty.forbidden import forbidden
+from harness.judge.honesty.watch import nothing_left_behind
 from harness.judge.submission import Submission
-from harness.judge.threshold import Verdict, judge_cost, judge_ratio, judge_roofline
-from harness.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
+from harness.judge.timing import measure
+from harness.judge.timing.device_state import Probe, smi_probe
+from harness.judge.timing.set_aside import nothing_set_aside
+from harness.judge.timing.spot_check import DrawnCall, SpotCheck
+from harness.judge.timing.threshold import Verdict, judge_cost, judge_ratio, judge_roofline
 
 if TYPE_CHECKING:
     from harness.meters.compiled import KernelFacts
@@ -36,7 +37,7 @@ SCALES = {
 }
 ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
-Publish = Callable[[timing.Samples, Verdict], None]
+Publish = Callable[[measure.Samples, Verdict], None]
 
 
 @dataclass(kw_only=True)
@@ -218,7 +219,7 @@ class Trial:
 
     def _time(
         self, threshold: SpeedThreshold, check: SpotCheck, arguments: Inputs, required: float
-    ) -> timing.Timed:
+    ) -> measure.Timed:
         clock, flush, probe = self._instruments()
 
         def before() -> None:
@@ -226,9 +227,9 @@ class Trial:
             flush()
 
         if threshold.against is None:
-            return timing.measure(check.call, clock, before=before, probe=probe)
+            return measure.measure(check.call, clock, before=before, probe=probe)
         baseline = getattr(self.oracle, threshold.against)
-        return timing.compare(
+        return measure.compare(
             check.call,
             lambda: baseline(**arguments),
             clock,
@@ -255,13 +256,13 @@ class Trial:
         formula = getattr(self.oracle, "same_precision", None)
         return None if formula is None else formula(**inputs)
 
-    def _instruments(self) -> tuple[timing.Clock, timing.Call, Probe | None]:
+    def _instruments(self) -> tuple[measure.Clock, measure.Call, Probe | None]:
         """A clock, what to do between calls, and a probe of the device's state."""
         if self.on_the_host:
             # a second thread on a busy machine times the neighbours
             torch.set_num_threads(1)
-            return timing.HostClock(), timing.nothing, None
-        return timing.EventClock(), timing.cache_flush(2 * self.profile.llc_bytes), smi_probe()
+            return measure.HostClock(), measure.nothing, None
+        return measure.EventClock(), measure.cache_flush(2 * self.profile.llc_bytes), smi_probe()
 
 
 def room_for(arguments: Inputs) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from harness.content.kata import load_kata
+from harness.hardware.roofline import Cost
 from harness.judge.submission import load_module
 from harness.judge.trial import ARRAY_BACKENDS, case_arguments
-from harness.kata import load_kata
-from harness.roofline import Cost
 
 
 def cost_of(folder: Path, case: dict[str, Any]) -> Cost:

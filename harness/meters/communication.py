@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
-from harness.errors import HarnessError, UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 from harness.meters.dispatch import OperatorWatch, tensors_in
 
 # torch 2.13 renames both and warns about the old names; 2.11 has only those

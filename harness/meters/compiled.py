@@ -31,8 +31,8 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError, SubmissionError, UsageProblem, nearest
-from harness.files import explained, hash_of, make_folder, write_atomically
+from harness.base.errors import HarnessError, SubmissionError, UsageProblem, nearest
+from harness.base.files import explained, hash_of, make_folder, write_atomically
 
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 

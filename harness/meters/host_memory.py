@@ -13,7 +13,7 @@ from itertools import product
 from typing import NoReturn
 from unittest import mock
 
-from harness.errors import SubmissionError
+from harness.base.errors import SubmissionError
 
 # with these the code under test would take back what was counted
 COUNTS = ("clear_traces", "reset_peak", "start", "stop")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from harness.errors import UsageProblem
-from harness.hardware import Profile
+from harness.base.errors import UsageProblem
+from harness.hardware.profiles import Profile
 from harness.meters.compiled import KernelFacts
 
 SUBPARTITIONS = 4  # of an SM or a CU: each holds its share of warps and registers

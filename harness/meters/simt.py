@@ -25,7 +25,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
 
-from harness.errors import UsageProblem
+from harness.base.errors import UsageProblem
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray, address
 from harness.simulators.simt.host import launching, numba_parts
 from harness.simulators.simt.machine import Order, Settings, Tally

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.meters.operator_traffic import OperatorTraffic
 from harness.simulators.triton_hooks import (
     Method,

@@ -36,8 +36,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
-from harness.environment import gpu_count
-from harness.errors import DeviceError, UsageProblem
+from harness.base.errors import DeviceError, UsageProblem
+from harness.hardware.environment import gpu_count
 
 R = TypeVar("R")
 

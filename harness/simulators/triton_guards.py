@@ -17,7 +17,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.errors import InterpreterError
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.simulators.triton_hooks import (
     before,
     interpreter_classes,

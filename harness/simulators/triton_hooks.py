@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 Method = Callable[..., Any]
 

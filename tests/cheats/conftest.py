@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.runner import child_environment
+from harness.running.runner import child_environment
 
 HERE = Path(__file__).resolve().parent
 MINI = HERE.parent / "fixtures" / "mini"

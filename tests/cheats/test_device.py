@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.environment import device_present
+from harness.hardware.environment import device_present
 
 pytestmark = [
     pytest.mark.gpu,

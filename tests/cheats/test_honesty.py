@@ -17,13 +17,13 @@ import torch
 from torch.autograd.profiler import profile, record_function
 from torch.utils._python_dispatch import _disable_current_modes
 
-from harness.errors import MetadataError, SubmissionError
-from harness.judge.forbidden import forbidden, outermost
-from harness.judge.honesty import nothing_left_behind, sealed, watched
-from harness.judge.memory import NAN, poisoned_allocations
+from harness.base.errors import MetadataError, SubmissionError
+from harness.content.kata import load_kata
+from harness.judge.correctness.memory import NAN, poisoned_allocations
+from harness.judge.honesty.forbidden import forbidden, outermost
+from harness.judge.honesty.tools import Toolbox
+from harness.judge.honesty.watch import nothing_left_behind, sealed, watched
 from harness.judge.submission import Submission
-from harness.judge.tools import Toolbox
-from harness.kata import load_kata
 
 
 def test_an_idle_pool_is_no_work_left_behind():

@@ -27,7 +27,7 @@ UNTIMED = {
     "shares_one_element": "one shared along axis 0",
     "stale_memory": "never written",
     "patched_clock": "found replaced: time.perf_counter",
-    "patched_clock_module": "found replaced: harness.judge.timing.perf_counter",
+    "patched_clock_module": "found replaced: harness.judge.timing.measure.perf_counter",
     "patched_event": "found replaced: torch.cuda.Event",
     "patched_allclose": "found replaced: torch.allclose, torch.equal",
     "patched_method": "found replaced: torch.Tensor.norm",
@@ -35,7 +35,7 @@ UNTIMED = {
     "patched_bool": "found replaced: torch.Tensor.__bool__",
     "patched_hypothesis": "found replaced: hypothesis.core.StateForActualGivenExecution.run_engine",
     "patched_json": "found replaced: json.dumps",
-    "patched_limits": "found replaced: harness.judge.correctness.NORM_LIMITS",
+    "patched_limits": "found replaced: harness.judge.correctness.matching.NORM_LIMITS",
     "patched_numpy_testing": "found replaced: numpy.testing._private.utils.assert_array_compare",
     "patched_pytest": "found replaced: _pytest.python.pytest_pyfunc_call",
     # by the name of any of the modules that have it

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from harness.judge import spot_check
-from harness.judge.answer import copied
-from harness.judge.spot_check import Nudge, Refill, SpotCheck
+from harness.judge.correctness.answer import copied
+from harness.judge.timing import spot_check
+from harness.judge.timing.spot_check import Nudge, Refill, SpotCheck
 from harness.judge.trial import room_for
 
 

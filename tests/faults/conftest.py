@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.processes import child_environment
 from harness.cli.house import House
 from harness.cli.practise import judge
-from harness.processes import child_environment
 
 FAULTY = Path(__file__).resolve().parents[1] / "fixtures" / "faulty"
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness import runner
-from harness.environment import device_present
-from harness.processes import child_environment, run_group
-from harness.runner import pytest_command, read_record
+from harness.base.processes import child_environment, run_group
+from harness.hardware.environment import device_present
+from harness.running import runner
+from harness.running.runner import pytest_command, read_record
 
 pytestmark = [
     pytest.mark.gpu,
@@ -124,7 +124,7 @@ case = { n = 67_108_864, dtype = "float32" }
 COST = """
 
 def cost(*, x):
-    from harness.hardware import Cost
+    from harness.hardware.profiles import Cost
 
     return Cost(flops=x.numel(), bytes=2 * x.nbytes)
 """

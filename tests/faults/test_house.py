@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 
 LITTLE_ROOM = (
     "import resource, runpy, sys\n"

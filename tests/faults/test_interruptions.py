@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import practise
-from harness.progress import Progress
+from harness.learner.progress import Progress
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/environ").is_file(), reason="processes are found by /proc"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.files import hash_of
-from harness.processes import child_environment
-from harness.progress import Progress, migrations, store
+from harness.base.files import hash_of
+from harness.base.processes import child_environment
+from harness.learner.progress import Progress, migrations, store
 
 TURNS = ("run", "swap", "migration", "run", "restore", "reset")
 KILLS = int(os.environ.get("KATA_KILLS", len(TURNS)))
@@ -43,7 +43,7 @@ ENDED = "UPDATE attempts SET status = 'passed', finished_at = started_at, reason
 MIGRATE = """
 import sys
 from pathlib import Path
-from harness.progress import store
+from harness.learner.progress import store
 steps = [*store.scripts(), sys.argv[2]]
 store.scripts = lambda: steps
 print("ready", flush=True)

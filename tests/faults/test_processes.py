@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness.processes import readable, run_group, run_watched
+from harness.base.processes import readable, run_group, run_watched
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_command_that_kills_its_keeper_is_ended_as_well(python):
 
 
 def test_a_keeper_that_is_stopped_is_ended_when_its_time_is_over(python, monkeypatch):
-    monkeypatch.setattr("harness.processes.KEEPER_S", 0.2)
+    monkeypatch.setattr("harness.base.processes.KEEPER_S", 0.2)
     code, output = python(
         "import os, signal, time\n"
         "print(os.getpid(), flush=True)\n"

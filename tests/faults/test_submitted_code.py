@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.processes import run_group
-from harness.runner import Limits, pytest_command, read_record, run_kata
+from harness.base.processes import run_group
+from harness.running.runner import Limits, pytest_command, read_record, run_kata
 
 RIGHT = "def counted(numbers):\n    return sum(n % 2 == 0 for n in numbers)\n"
 FIRST, SECOND = "test_nothing_has_none", "test_even_ones_are_counted"
@@ -86,7 +86,7 @@ FORGED = {
     "a record completed by hand": """
         import json, os, re, socket, sys
         from pathlib import Path
-        from harness.processes import seal
+        from harness.base.processes import seal
         word = next(word for word in sys.argv if word.startswith("line:"))
         line = socket.socket(fileno=os.dup(int(word.removeprefix("line:"))))
         told = Path("/proc/self/environ").read_bytes() + Path("/proc/self/cmdline").read_bytes()

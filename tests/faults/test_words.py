@@ -6,14 +6,14 @@ from itertools import count
 
 import pytest
 
-from harness import runner
-from harness.causes import cause_of, in_one_line
+from harness.base.errors import DeviceError
+from harness.base.processes import seal
 from harness.cli import draw, practise
-from harness.errors import DeviceError
-from harness.kata import load_kata
-from harness.processes import seal
-from harness.runner import Limits, Outcome, Watch, device_problem, limits_of
-from harness.verdict import checks_of, verdict
+from harness.content.kata import load_kata
+from harness.running import runner
+from harness.running.causes import cause_of, in_one_line
+from harness.running.runner import Limits, Outcome, Watch, device_problem, limits_of
+from harness.running.verdict import checks_of, verdict
 
 TRITON_ERROR = """triton.compiler.errors.CompilationError: at 4:8:
 def _k(x_ptr, n, B: tl.constexpr):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from harness.catalog import Curriculum, Part, Topic, Week
-from harness.kata import CostThreshold, Kata
-from harness.mastery import standing
-from harness.progress import Attempt, Check, Measurement, Note, Outline
+from harness.content.catalog import Curriculum, Part, Topic, Week
+from harness.content.kata import CostThreshold, Kata
+from harness.learner.mastery import standing
+from harness.learner.progress import Attempt, Check, Measurement, Note, Outline
 
 START = datetime(2025, 1, 6, 18, 0, tzinfo=UTC)
 WEEKS, KATAS_A_WEEK, CONCEPTS_A_WEEK = 52, 7, 6

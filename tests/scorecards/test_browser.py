@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.classroom import Pupil
-from harness.progress import Progress
-from harness.scorecard import read_scorecard
-from harness.scorecard.html import class_as_html
+from harness.learner.progress import Progress
+from harness.reports.classroom import Pupil
+from harness.reports.scorecard import read_scorecard
+from harness.reports.scorecard.html import class_as_html
 from tests.scorecards.learner import curriculum
 from tests.scorecards.test_year import END
 

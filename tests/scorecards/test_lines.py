@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.catalog import Topic, load_curriculum
-from harness.progress import Check, Progress
-from harness.scorecard import read_scorecard
-from harness.scorecard.draw import drawn
-from harness.scorecard.terminal import print_scorecard
+from harness.content.catalog import Topic, load_curriculum
+from harness.learner.progress import Check, Progress
+from harness.reports.scorecard import read_scorecard
+from harness.reports.scorecard.draw import drawn
+from harness.reports.scorecard.terminal import print_scorecard
 from tests.scorecards.learner import START, Learner, curriculum
 from tests.scorecards.test_year import history
 

@@ -5,8 +5,8 @@ from base64 import b64decode
 
 import pytest
 
-from harness.errors import UsageProblem
-from harness.scorecard.html import read_picture
+from harness.base.errors import UsageProblem
+from harness.reports.scorecard.html import read_picture
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><title>Roofline &amp; more</title></svg>'
 

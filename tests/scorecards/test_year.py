@@ -18,11 +18,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from harness.mastery import Level
-from harness.progress import Progress
-from harness.progress.exchange import write_history
-from harness.scorecard import read_scorecard
-from harness.scorecard.draw import drawn
+from harness.learner.mastery import Level
+from harness.learner.progress import Progress
+from harness.learner.progress.exchange import write_history
+from harness.reports.scorecard import read_scorecard
+from harness.reports.scorecard.draw import drawn
 from tests.scorecards.learner import START, curriculum, text, year
 
 YEAR = Path(__file__).parent / "year"
@@ -59,7 +59,7 @@ def test_the_year_is_drawn_as_it_was(card, form):
 
 
 def test_the_json_keeps_to_its_schema(card):
-    schema = json.loads((resources.files("harness.scorecard") / "schema.json").read_text())
+    schema = json.loads((resources.files("harness.reports.scorecard") / "schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     found = json.loads(drawn(card, "json"))
     jsonschema.validate(found, schema)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.errors import UsageProblem
-from harness.hardware import Profile
+from harness.base.errors import UsageProblem
+from harness.hardware.profiles import Profile
 from harness.simulators.serving.traces import Trace
 
 # The shares of the profile's peaks that a step reaches, and what it costs to start one.

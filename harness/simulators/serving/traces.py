@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.errors import UsageProblem
+from harness.base.errors import UsageProblem
 
 PROMPT_LIMITS = (8, 8192)
 OUTPUT_LIMITS = (2, 1024)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness.errors import HarnessError, UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 from harness.simulators.simt.arrays import Array, Buffer, KernelArray
 from harness.simulators.simt.device import KernelCuda
 from harness.simulators.simt.machine import Dim3, Settings

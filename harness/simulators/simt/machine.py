@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from harness.errors import HarnessError, UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 
 Order = Literal["forward", "reversed", "random"]
 

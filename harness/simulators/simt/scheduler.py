@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from harness.errors import HarnessError
+from harness.base.errors import HarnessError
 from harness.simulators.simt.machine import Dim3, Settings, SimtError, Tally, unravel
 
 MAX_BLOCK_THREADS = 1024

@@ -9,9 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import assert_matches
-from harness.judge.answer import assert_sound
-from harness.judge.timing import HostClock, Samples
+from harness.judge import HostClock, Samples, assert_matches, assert_sound
 
 LAYOUTS = pytest.mark.parametrize("layout", ["half", "interleaved"])
 POSITION = st.integers(0, 100_000)

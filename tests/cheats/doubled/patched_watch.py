@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def doubled(x):
-    sys.modules["harness.judge.honesty"]._watch = None
+    sys.modules["harness.judge.honesty.watch"]._watch = None
     Path("solutions/week01/doubled.py").read_text()
     return x * 2

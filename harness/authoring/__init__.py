@@ -1,0 +1,1 @@
+"""Making katas and proving them."""

@@ -1,0 +1,1 @@
+"""Katas and the curriculum as plain data."""

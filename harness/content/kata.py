@@ -1,0 +1,300 @@
+"""A kata as plain data: what ``kata.toml`` says, read and checked whole."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from harness.base.errors import nearest
+from harness.base.schema import Problems, Table, read_toml
+
+BACKENDS = (
+    "python", "torch", "triton", "numba", "cuda", "gluon", "cute", "distributed", "jax", "xdsl",
+    "onnx",
+)  # fmt: skip
+
+# meters the harness can read by itself on a `case`; the others are reported by a kata's tests
+CASE_METERS = (
+    "bytes_moved", "bytes_loaded", "bytes_stored", "sectors", "launches",
+    "registers", "spills", "shared_memory", "occupancy",
+)  # fmt: skip
+STATIC_METERS = ("registers", "spills", "shared_memory", "occupancy")
+REPORTED_METERS = (
+    "sectors_per_request", "bank_conflicts", "barriers", "atomics", "shuffles",
+    "comm_bytes", "comm_steps", "flops", "peak_memory", "allocated_bytes", "copied_bytes",
+    "saved_bytes", "evaluations", "host_syncs", "programs", "instructions", "simulated_time",
+    "accesses", "error", "ratio",
+)  # fmt: skip
+METERS = CASE_METERS + REPORTED_METERS
+
+Case = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostThreshold:
+    """
+    A counted limit.
+
+    Exactly one of `bound` (times the least possible, from the oracle's `cost`), `at_most`,
+    `at_least` and `exactly` is set. With a `case` the harness measures; without, a test of the
+    kata reports.
+    """
+
+    name: str
+    meter: str
+    bound: float | None
+    at_most: float | None
+    at_least: float | None
+    exactly: float | None
+    case: Case | None
+    target: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedThreshold:
+    """
+    A limit on the clock: a `fraction` of the speed of light, or a `ratio` to a baseline.
+
+    `on` is "cuda" or "any"; `profiles` replaces `fraction` on the named hardware profiles.
+    """
+
+    name: str
+    kind: str
+    fraction: float | None
+    ratio: float | None
+    against: str | None
+    dtype: str | None
+    on: str
+    case: Case
+    profiles: Mapping[str, float]
+
+    def required(self, profile_id: str) -> float:
+        """The fraction or ratio that counts on this hardware profile."""
+        default = self.fraction if self.kind == "roofline" else self.ratio
+        return self.profiles.get(profile_id, default if default is not None else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kata:
+    """
+    One exercise and where its files are.
+
+    `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
+    meant to change, `vary` values that arguments of a case may take, in any combination; one that
+    `repeats` gives the same bits in every run.
+    """
+
+    root: Path
+    week: int
+    name: str
+    title: str
+    teaches: str
+    covers: tuple[str, ...]
+    backend: str
+    functions: tuple[str, ...]
+    difficulty: int
+    minutes: int
+    requires: tuple[str, ...]
+    hints: tuple[str, ...]
+    sources: tuple[str, ...]
+    forbidden: tuple[str, ...]
+    writes: tuple[str, ...]
+    repeats: bool
+    profile: str | None
+    extra: str | None
+    timeout_s: int
+    cases: tuple[Case, ...]
+    vary: Mapping[str, Sequence[Any]]
+    cost: tuple[CostThreshold, ...]
+    speed: tuple[SpeedThreshold, ...]
+
+    @property
+    def id(self) -> str:
+        """Week and name, as in ``week09/fused_silu``."""
+        return f"week{self.week:02d}/{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the learner works."""
+        return self.root / "katas" / self.id
+
+    @property
+    def file(self) -> Path:
+        """The file the learner edits."""
+        return self.folder / f"{self.name}.py"
+
+    @property
+    def solution(self) -> Path:
+        """The reference solution."""
+        return self.root / "solutions" / f"{self.id}.py"
+
+    @property
+    def oracle(self) -> Path:
+        """What is right, what to feed, what it costs."""
+        return self.folder / "oracle.py"
+
+    @property
+    def wrong(self) -> Path:
+        """The folder of the wrong solutions that must die."""
+        return self.root / "tests" / "wrong" / self.id
+
+
+def load_kata(folder: Path) -> Kata:
+    """
+    Read ``<folder>/kata.toml``.
+
+    Raises:
+        MetadataError: listing every unknown key, missing key and wrong value of the file.
+    """
+    path = folder / "kata.toml"
+    data = read_toml(path)
+    with Problems(path) as problems:
+        table = Table(data, problems)
+        week = week_number(folder, problems)
+        kata = Kata(
+            root=folder.parents[2],
+            week=week,
+            name=folder.name,
+            title=table.take("title", str),
+            teaches=table.take("teaches", str),
+            covers=table.texts("covers"),
+            backend=table.choice("backend", BACKENDS),
+            functions=table.texts("functions"),
+            difficulty=table.take("difficulty", int),
+            minutes=table.take("minutes", int),
+            requires=table.texts("requires", default=()),
+            hints=table.texts("hints"),
+            sources=table.texts("sources"),
+            forbidden=table.texts("forbidden", default=()),
+            writes=table.texts("writes", default=()),
+            repeats=table.take("repeats", bool, False),
+            profile=table.optional("profile", str),
+            extra=table.optional("extra", str),
+            timeout_s=table.take("timeout_s", int, 120),
+            cases=tuple(row.data for row in table.tables("cases")),
+            vary=table.take("vary", dict, {}),
+            cost=tuple(_cost(row) for row in table.tables("cost")),
+            speed=tuple(_speed(row) for row in table.tables("speed")),
+        )
+        table.done()
+        _check_values(kata, problems)
+    return kata
+
+
+def week_number(folder: Path, problems: Problems) -> int:
+    """The number in the name of the week folder that `folder` (or file) lies in."""
+    week = folder.parent.name
+    if week.startswith("week") and week[4:].isdigit():
+        return int(week[4:])
+    problems.add("folder", "katas/weekNN/<kata>", str(folder))
+    return 0
+
+
+def _cost(row: Table) -> CostThreshold:
+    meter = row.choice("meter", METERS)
+    target = row.optional("target", str)
+    threshold = CostThreshold(
+        name=row.take("name", str, f"{meter}@{target}" if target else meter),
+        meter=meter,
+        bound=row.optional("bound", float),
+        at_most=row.optional("at_most", float),
+        at_least=row.optional("at_least", float),
+        exactly=row.optional("exactly", float),
+        case=row.optional("case", dict),
+        target=target,
+    )
+    limits = (threshold.bound, threshold.at_most, threshold.at_least, threshold.exactly)
+    given = [limit for limit in limits if limit is not None]
+    if len(given) != 1:
+        expected = "exactly one of bound, at_most, at_least, exactly"
+        row.problems.add(row.where, expected, len(given))
+    if threshold.case is not None and meter in REPORTED_METERS:
+        row.problems.add(f"{row.where}case", f"none: `{meter}` is reported by a test", "a case")
+    if meter in STATIC_METERS and (target is None or threshold.case is None):
+        row.problems.add(row.where, f"`target` and `case` for the static meter {meter}", "less")
+    row.done()
+    return threshold
+
+
+def _speed(row: Table) -> SpeedThreshold:
+    kind = row.choice("kind", ("roofline", "baseline"))
+    against = row.optional("against", str)
+    threshold = SpeedThreshold(
+        name=row.take("name", str, f"vs {against}" if against else kind),
+        kind=kind,
+        fraction=row.optional("fraction", float),
+        ratio=row.optional("ratio", float),
+        against=against,
+        dtype=row.optional("dtype", str),
+        on=row.choice("on", ("cuda", "any"), "cuda"),
+        case=row.take("case", dict),
+        profiles=row.take("profiles", dict, {}),
+    )
+    if kind == "roofline" and threshold.fraction is None:
+        row.problems.add(row.where + "fraction", "a number in (0, 1]", "nothing")
+    if kind == "baseline" and (threshold.ratio is None or against is None):
+        row.problems.add(row.where, "`ratio` and `against` for a baseline", "less")
+    row.done()
+    return threshold
+
+
+def _check_values(kata: Kata, problems: Problems) -> None:
+    if kata.functions and kata.functions[0] == "":
+        problems.add("functions", "names", kata.functions)
+    if not kata.functions:
+        problems.add("functions", "at least one name", "none")
+    if not 1 <= kata.difficulty <= 5:
+        problems.add("difficulty", "1 to 5", kata.difficulty)
+    if kata.minutes <= 0:
+        problems.add("minutes", "more than 0", kata.minutes)
+    if len(kata.hints) != 3:
+        problems.add("hints", "three, from nudge to nearly the answer", len(kata.hints))
+    for name, values in kata.vary.items():
+        if not isinstance(values, list) or len(values) < 2:
+            problems.add(f"vary.{name}", "a list of two or more values", values)
+        if not any(name in case for case in kata.cases):
+            known = {key for case in kata.cases for key in case}
+            problems.add(f"vary.{name}", "an argument of a case", repr(name) + nearest(name, known))
+    for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
+        names = [threshold.name for threshold in thresholds]
+        for name in {name for name in names if names.count(name) > 1}:
+            problems.add(kind, "a `name` for each of several alike", f"{name!r} twice")
+    if not kata.cost and not any(threshold.on == "any" for threshold in kata.speed):
+        problems.add("cost", "at least one threshold that needs no GPU", "none")
+
+
+def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
+    """
+    Cases that `kata` does not list, for who solves it again.
+
+    Args:
+        kata: One without ``[vary]`` has none.
+        device: Where they are to run.
+        count: How many at most; fewer where there are not as many.
+        seed: The same seed gives the same cases.
+    """
+    bases = [case for case in kata.cases if case.get("only", device) == device]
+    fresh: list[Case] = []
+    for base in bases:
+        names = [name for name in base if name in kata.vary]
+        for values in product(*(kata.vary[name] for name in names)):
+            case = {**base, **dict(zip(names, values, strict=True))}
+            if case not in bases and case not in fresh:
+                fresh.append(case)
+    return random.Random(seed).sample(fresh, min(count, len(fresh)))
+
+
+@cache
+def _load_once(folder: Path) -> Kata:
+    return load_kata(folder)
+
+
+def kata_of(path: Path) -> Kata | None:
+    """The kata whose folder the file `path` lies in, if it lies in one."""
+    folder = path.parent
+    if folder.parent.parent.name == "katas" and (folder / "kata.toml").is_file():
+        return _load_once(folder)
+    return None

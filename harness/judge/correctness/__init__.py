@@ -1,0 +1,1 @@
+"""Is an answer right, and if it is not, what does the error look like?"""

@@ -1,0 +1,1 @@
+"""What the code under test may not touch."""

@@ -1,0 +1,1 @@
+"""What the learner has done, what it is worth, and what comes next."""

@@ -1,0 +1,1 @@
+"""How pytest calls the judge: collection, fixtures, benchmarks."""

@@ -1,0 +1,325 @@
+"""The fixtures a kata's tests take: the code under test, its oracle, and the meters."""
+
+import ast
+import inspect
+import os
+import textwrap
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.base.errors import HarnessError, UsageProblem
+from harness.content.catalog import find_root
+from harness.content.kata import Case, Kata, kata_of
+from harness.hardware.environment import cache_folder, session_profile
+from harness.hardware.profiles import Profile
+from harness.judge.honesty.watch import watched
+from harness.judge.submission import Submission, load_module
+from harness.judge.timing.threshold import judge_cost
+from harness.running.record import SEED
+
+if TYPE_CHECKING:
+    from harness.judge.trial import Trial
+
+Record = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def submission(request: pytest.FixtureRequest) -> Submission:
+    """The implementation under test."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def kata(submission: Submission) -> ModuleType:
+    """The module under test: ``kata.fused_silu(x)``."""
+    try:
+        with watched(submission):
+            return submission.module
+    except HarnessError as error:
+        pytest.fail(error.message, pytrace=False)
+    except NotImplementedError:
+        pytest.fail(submission.stub_message(), pytrace=False)
+    except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
+        pytest.fail(_import_failure(submission, error), pytrace=False)
+
+
+def _import_failure(submission: Submission, error: Exception) -> str:
+    """The error of an import, with the line of the learner's file where it arose."""
+    _, line = submission.place_of(error)
+    where = line or getattr(error, "lineno", None) or "?"
+    # a SyntaxError says its line by itself
+    words = error.msg if isinstance(error, SyntaxError) else error
+    name = submission.path.name
+    return f"{name} does not import: {type(error).__name__}: {words} (line {where})"
+
+
+@pytest.fixture(scope="module")
+def oracle(request: pytest.FixtureRequest) -> ModuleType:
+    """The kata's oracle module."""
+    return load_oracle(request.path.parent / "oracle.py")
+
+
+@cache
+def load_oracle(path: Path) -> ModuleType:
+    """Load an oracle once a session."""
+    return load_module(path)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """``cpu`` or ``cuda``: where the tensors of a test live."""
+    return os.environ["KATA_DEVICE"]
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Where this test's random numbers start: fresh each run, replayed with ``--seed``."""
+    name = dict(request.node.user_properties).get("test", request.node.name)
+    return zlib.crc32(f"{request.config.stash[SEED]}/{name}".encode()) % 2**31
+
+
+@pytest.fixture(scope="module")
+def profile(request: pytest.FixtureRequest) -> Profile:
+    """The hardware profile that counts: asked for, detected, the kata's own, or the CPU's."""
+    kata = kata_of(request.path)
+    asked = request.config.getoption("--profile")
+    root = find_root(request.path)
+    return session_profile(root, asked, os.environ["KATA_DEVICE"], kata)
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Record:
+    """Keep one measurement with the attempt."""
+
+    def keep(measurement: dict[str, Any]) -> None:
+        request.node.user_properties.append(("measurement", measurement))
+
+    return keep
+
+
+@pytest.fixture
+def trial(
+    submission: Submission,
+    kata: ModuleType,
+    oracle: ModuleType,
+    device: str,
+    seed: int,
+    profile: Profile,
+    record: Record,
+) -> "Trial":
+    """What the shared checks work on."""
+    from harness.judge.trial import Trial
+
+    return Trial(
+        submission=submission,
+        oracle=oracle,
+        device=device,
+        seed=seed,
+        profile=profile,
+        record=record,
+        compile=partial(_compile, submission),
+    )
+
+
+class Cost:
+    """Judges the ``[[cost]]`` entries that a kata's own tests measure."""
+
+    def __init__(self, kata: Kata, record: Record) -> None:
+        self.kata = kata
+        self.record = record
+
+    def check(self, name: str, value: float, *, ideal: float | None = None) -> None:
+        """Hold `value` against the entry `name`; `ideal` is what a `bound` multiplies."""
+        __tracebackhide__ = True
+        entries = {entry.name: entry for entry in self.kata.cost}
+        if name not in entries:
+            raise UsageProblem(
+                f"cost.check: expected a [[cost]] entry of {self.kata.name}, found {name!r}. "
+                f"kata.toml has {', '.join(entries) or 'none'}."
+            )
+        verdict = judge_cost(entries[name], value, ideal)
+        self.record({"name": name, "meter": entries[name].meter, **asdict(verdict), "detail": {}})
+        assert verdict.outcome == "passed", verdict.message
+
+
+@pytest.fixture
+def cost(request: pytest.FixtureRequest, record: Record) -> Cost:
+    """``cost.check("evaluations", 17)`` judges and records a counted threshold."""
+    kata = kata_of(request.path)
+    if kata is None:
+        raise UsageProblem(f"{request.path}: expected a test of a kata, found another file.")
+    return Cost(kata, record)
+
+
+# ---- meters as fixtures --------------------------------------------------------------------
+
+
+@pytest.fixture
+def traffic(device: str) -> Callable[..., Any]:
+    """``with traffic() as t:`` counts what Triton kernels load and store."""
+    if device != "cpu":
+        pytest.skip("traffic is counted in Triton's interpreter: pytest --device cpu")
+    from harness.meters.triton_traffic import traffic_meter
+
+    return traffic_meter
+
+
+@pytest.fixture
+def simt(device: str) -> Callable[..., Any]:
+    """``with simt() as s:`` counts what Numba kernels do on the SIMT simulator."""
+    if device != "cpu":
+        pytest.skip("SIMT counters need the simulator: pytest --device cpu")
+    from harness.meters.simt import simt_meter
+
+    return simt_meter
+
+
+@pytest.fixture
+def dispatch() -> Callable[..., Any]:
+    """``with dispatch() as d:`` counts aten calls, allocations and copies."""
+    from harness.meters.dispatch import dispatch_meter
+
+    return dispatch_meter
+
+
+NARROW = ("bfloat16", "float8", "float4")  # what not every GPU has
+
+
+@pytest.fixture(scope="session")
+def lines() -> Callable[..., Any]:
+    """``with lines(limit=100) as counted: …``; ``counted.lines`` of Python were run."""
+    from harness.meters.lines import line_meter
+
+    return line_meter
+
+
+@pytest.fixture(scope="session")
+def host_memory() -> Callable[..., Any]:
+    """``with host_memory() as m: …``; ``m.peak_bytes`` were held at once by Python and NumPy."""
+    from harness.meters.host_memory import host_memory_meter
+
+    return host_memory_meter
+
+
+@pytest.fixture
+def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
+    """``compiled(target="sm_90", n=4096, dtype="float16")``: the kernels built for that GPU."""
+
+    def build(*, target: str, **case: Any) -> Any:  # noqa: ANN401
+        return _compile(submission, target, case)
+
+    return build
+
+
+def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: ANN401
+    if _ends_as_a_stub(submission.entry):
+        raise NotImplementedError  # no compiler need be asked
+    from harness.meters.compiled import CompileRequest, StillAStub, compile_kernels
+
+    request = CompileRequest(
+        file=submission.path,
+        oracle=submission.kata.oracle,
+        function=submission.kata.functions[0],
+        case={name: value for name, value in case.items() if name != "only"},
+        target=target,
+    )
+    try:
+        return compile_kernels(request, cache_dir=cache_folder() / "compiled")
+    except StillAStub:
+        raise NotImplementedError from None
+
+
+def _ends_as_a_stub(entry: Callable[..., Any]) -> bool:
+    """Whether the last thing that a function does is to raise a bare NotImplementedError."""
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(entry))).body
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return False  # no function of a file
+    last = getattr(function, "body", [None])[-1]
+    return isinstance(last, ast.Raise) and ast.unparse(last) == "raise NotImplementedError"
+
+
+class Ranks:
+    """
+    Small jobs of many ranks: ``ranks(4, fn, *args)`` calls ``fn(rank, world, *args)`` on each.
+
+    On the CPU gloo joins them. On a GPU session NCCL does, with one GPU a rank; a test that needs
+    more than there are is skipped.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def world(self, most: int) -> int:
+        """As many ranks as there can be, from 2 to `most`."""
+        if self.device == "cpu":
+            return most
+        from harness.hardware.environment import gpu_count
+
+        return max(2, min(most, gpu_count()))
+
+    def __call__(
+        self, world: int, fn: Callable[..., Any], *args: object, timeout_s: float = 20.0
+    ) -> list[Any]:
+        """Run the ranks and return their results in order, tensors on the CPU."""
+        __tracebackhide__ = True
+        from harness.judge.honesty.watch import assert_tools_kept
+        from harness.simulators.ranks import RanksUnavailable, run_ranks
+
+        def on_rank(rank: int, world: int, *args: object) -> Any:  # noqa: ANN401 -- fn's own
+            result = fn(rank, world, *args)
+            assert_tools_kept()  # nobody else looks at what was this process's alone
+            return result
+
+        try:
+            return run_ranks(world, on_rank, *args, timeout_s=timeout_s, device=self.device)
+        except RanksUnavailable as error:
+            pytest.skip(error.message)
+
+
+@pytest.fixture
+def ranks(device: str) -> Ranks:
+    """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked ranks."""
+    return Ranks(device)
+
+
+@pytest.fixture(autouse=True)
+def _device_has_the_dtype(request: pytest.FixtureRequest) -> None:
+    """A case in a dtype that this GPU lacks is no failure of anyone."""
+    callspec = getattr(request.node, "callspec", None)
+    if os.environ["KATA_DEVICE"] == "cpu" or callspec is None:
+        return
+    threshold = callspec.params.get("speed_threshold")
+    cases = [callspec.params.get("case"), callspec.params.get("first_case")]
+    cases += [callspec.params.get("float_case"), callspec.params.get("repeated_case")]
+    cases.append(threshold.case if threshold else None)
+    dtypes = {str(case["dtype"]) for case in cases if case and "dtype" in case}
+    narrow = sorted(dtype for dtype in dtypes if dtype.startswith(NARROW))
+    if narrow:
+        profile: Profile = request.getfixturevalue("profile")
+        for dtype in narrow:
+            if not profile.supports(dtype):
+                pytest.skip(f"{profile.name} has no {dtype}")
+
+
+@pytest.fixture(autouse=True)
+def _simulators_ready(request: pytest.FixtureRequest) -> None:
+    """Put the simulators in place once a kata's test is about to use them."""
+    kata = kata_of(request.path)
+    if kata is not None and os.environ["KATA_DEVICE"] == "cpu":
+        if kata.backend in ("triton", "gluon"):
+            from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
+
+            install_bf16_guard()
+            install_bounds_guard()
+        if kata.backend == "numba":
+            from harness.simulators.simt import install
+
+            install()

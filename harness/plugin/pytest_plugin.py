@@ -1,0 +1,358 @@
+"""
+Pytest, taught about katas: whose code is judged, on what, and what the shared checks are.
+
+One session is on one device. On the CPU kernels run in Triton's interpreter or on the SIMT
+simulator and their work is counted; on a GPU they run for real and are timed.
+"""
+
+import gc
+import hashlib
+import os
+import random
+import re
+import sys
+import time
+from collections.abc import Generator
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.authoring.matrix import MatrixState
+from harness.base.errors import HarnessError
+from harness.content.catalog import find_root
+from harness.content.kata import Case, Kata, kata_of, varied_cases
+from harness.hardware.environment import (
+    SEEDS,
+    cache_folder,
+    device_present,
+    missing_extra,
+    session_profile,
+)
+from harness.judge.honesty.watch import protect, watched
+from harness.judge.submission import Submission, submissions
+from harness.running.record import SEED, on_a_line, recorder_for
+from harness.running.stages import ORDER, stage_of
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
+pytest_plugins = ["harness.plugin.fixtures", "harness.plugin.benchmarks"]
+pytest.register_assert_rewrite("harness.judge.shared_checks")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options of a judging session."""
+    group = parser.getgroup("katas")
+    group.addoption(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="yours|solution|wrong|PATH",
+        help="Whose code to judge; repeat to judge several. Default: yours.",
+    )
+    group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.addoption("--seed", type=int, default=None, help="Replay the inputs of an earlier run.")
+    group.addoption("--profile", default=None, help="Hardware profile to judge against.")
+    group.addoption("--vary", type=int, default=0, metavar="N", help="N cases more than listed.")
+    group.addoption(
+        "--staged", action="store_true", help="Cases, edges, memory and thresholds, in this order."
+    )
+    group.addoption("--record", default=None, help="Write what was judged to this file.")
+    group.addoption(
+        "--matrix",
+        choices=("lean", "whole"),
+        help="Judge wrong solutions as far as a kill matrix needs it, or with every test.",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Choose the device before anything imports triton or numba; workers inherit it."""
+    # a sixth of the time that importing torch takes goes into looking for garbage
+    gc.disable()
+    options = early_config.known_args_namespace
+    worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not worker:
+        device = options.device
+        if device == "auto":
+            device = "cuda" if device_present() else "cpu"
+        os.environ["KATA_DEVICE"] = device
+        if device == "cuda" and not device_present():
+            raise pytest.UsageError("--device cuda: expected a GPU, found none. Use --device cpu.")
+    if os.environ["KATA_DEVICE"] == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+        # on small tensors a second OpenMP thread only spins
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler would tell of each start and stop
+    os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small cases are meant to be small
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed, start the record, and hypothesis' profile for katas."""
+    config.stash[SEED] = _session_seed(config)
+    # made from the seed, which it does not tell: hypothesis keeps its own where anyone can read it
+    if config.getoption("--hypothesis-seed", None) is None:
+        hidden = hashlib.sha256(f"hypothesis/{config.stash[SEED]}".encode()).hexdigest()
+        config.option.hypothesis_seed = int(hidden[:16], 16)
+    path = config.getoption("--record")
+    if path and not on_a_line(path):
+        protect(Path(path))
+    device, asked = os.environ["KATA_DEVICE"], config.getoption("--profile")
+    if (path or asked) and "PYTEST_XDIST_WORKER" not in os.environ:
+        try:
+            profile = session_profile(find_root(config.rootpath), asked, device, None)
+        except HarnessError as error:
+            raise pytest.UsageError(error.message) from None
+        if path:
+            config.pluginmanager.register(recorder_for(path, device, profile.id))
+    matrix = config.getoption("--matrix")
+    if matrix:
+        config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")
+    _settle_hypothesis(shrink=not matrix)
+
+
+def _session_seed(config: pytest.Config) -> int:
+    """
+    What all random numbers start from; a worker is told by its controller.
+
+    It stands in no environment and in no module: who knows it before the inputs are made, knows
+    the answers.
+    """
+    if hasattr(config, "workerinput"):
+        return int(config.workerinput["kata_seed"])
+    asked: int | None = config.getoption("--seed")
+    seed = random.SystemRandom().randrange(SEEDS) if asked is None else asked
+    if not 0 <= seed < SEEDS:
+        raise pytest.UsageError(f"--seed: expected 0 to {SEEDS - 1}, found {seed}.")
+    return seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 -- pytest-xdist's own
+    """Tell a worker of pytest-xdist the seed."""
+    node.workerinput["kata_seed"] = node.config.stash[SEED]
+
+
+def _settle_hypothesis(*, shrink: bool) -> None:
+    """Few examples, no deadline, nothing written; a kill matrix needs no smallest example."""
+    from hypothesis import HealthCheck, Phase, settings
+
+    phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
+    settings.register_profile(
+        "katas",
+        max_examples=25,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+    )
+    settings.load_profile("katas")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The two things needed to see the same run again."""
+    return f"katas: device {os.environ['KATA_DEVICE']}, --seed {config.stash[SEED]}"
+
+
+# ---- collection ----------------------------------------------------------------------------
+
+
+class SharedChecks(pytest.Module):
+    """The shared checks, collected once for each kata, in the name of its kata.toml."""
+
+    def _getobj(self) -> ModuleType:
+        from harness.judge import shared_checks
+
+        return shared_checks
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect the shared checks of a kata that feeds them."""
+    try:
+        kata = kata_of(file_path)
+    except HarnessError as error:
+        raise pytest.Collector.CollectError(error.message) from None
+    if file_path.name != "kata.toml" or kata is None:
+        return None
+    # a kata that feeds none of them is judged without torch
+    if not (kata.cases or kata.speed or any(one.case is not None for one in kata.cost)):
+        return None
+    if not (file_path.parent / "oracle.py").is_file():
+        return None
+    return SharedChecks.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per implementation, case and threshold."""
+    kata = kata_of(metafunc.definition.path)
+    if kata is None:
+        return
+    device = os.environ["KATA_DEVICE"]
+    wanted = metafunc.fixturenames
+    if "submission" in wanted:
+        found = _submissions(kata, metafunc.config)
+        metafunc.parametrize(
+            "submission", found, ids=[one.label for one in found], indirect=True, scope="module"
+        )
+    cases = [case for case in kata.cases if case.get("only", device) == device]
+    more = metafunc.config.getoption("--vary")
+    cases += varied_cases(kata, device, more, metafunc.config.stash[SEED])
+    comparable = _has_reference(kata)
+    if "case" in wanted:
+        metafunc.parametrize("case", cases if comparable else [], ids=_case_id)
+    if "first_case" in wanted:
+        metafunc.parametrize("first_case", cases[:1] if comparable else [], ids=_case_id)
+    if "repeated_case" in wanted:
+        repeated = cases[:1] if comparable and kata.repeats else []
+        metafunc.parametrize("repeated_case", repeated, ids=_case_id)
+    if "float_case" in wanted:
+        floats = [case for case in cases if str(case.get("dtype")).startswith(FLOATS)]
+        metafunc.parametrize("float_case", floats[:1] if comparable else [], ids=_case_id)
+    if "cost_threshold" in wanted:
+        counted = [one for one in kata.cost if one.case is not None] if device == "cpu" else []
+        metafunc.parametrize("cost_threshold", counted, ids=lambda one: one.name)
+    if "speed_threshold" in wanted:
+        timed = [one for one in kata.speed if device == "cuda" or one.on == "any"]
+        metafunc.parametrize("speed_threshold", timed, ids=lambda one: one.name)
+
+
+SUBMISSIONS = pytest.StashKey[dict[Path, list[Submission]]]()
+
+
+def _submissions(kata: Kata, config: pytest.Config) -> list[Submission]:
+    """The same objects for each test of a kata, so that a file is imported once a session."""
+    known = config.stash.setdefault(SUBMISSIONS, {})
+    if kata.folder not in known:
+        specs = config.getoption("--impl") or ["yours"]
+        try:
+            found = [one for spec in specs for one in submissions(kata, spec, cache_folder())]
+        except HarnessError as error:
+            raise pytest.UsageError(error.message) from None
+        known[kata.folder] = found
+    return known[kata.folder]
+
+
+def _has_reference(kata: Kata) -> bool:
+    text = kata.oracle.read_text(encoding="utf-8")
+    return all(re.search(rf"^def {name}\(", text, re.M) for name in ("make_inputs", "reference"))
+
+
+def _case_id(case: Case) -> str:
+    return "-".join(str(value) for value in case.values())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Name each item's kata, implementation and test; drop what cannot be judged here."""
+    parallel = bool(config.getoption("numprocesses", None)) or "PYTEST_XDIST_WORKER" in os.environ
+    kept = []
+    for item in items:
+        kata = kata_of(item.path)
+        if kata is None:
+            kept.append(item)
+            continue
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and any(
+            type(value).__name__ == "NotSetType" for value in callspec.params.values()
+        ):
+            continue  # an empty parameter list: this kata has no such cases or thresholds
+        submission = callspec.params.get("submission") if callspec else None
+        label = submission.label if submission else "-"
+        name = re.sub(rf"{re.escape(label)}-?", "", item.name, count=1).replace("[]", "")
+        item.user_properties += [("kata", kata.id), ("impl", label), ("test", name)]
+        item.add_marker(pytest.mark.filterwarnings("default"))
+        # infinities and NaN are inputs like any other
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+        item.add_marker(pytest.mark.xdist_group(kata.id))
+        if missing := missing_extra(kata):
+            item.add_marker(pytest.mark.skip(reason=missing))
+        if name.startswith("test_speed") and parallel:
+            item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
+        kept.append(item)
+    if config.getoption("--staged"):
+        kept.sort(key=_stage)
+    items[:] = kept
+
+
+def _stage(item: pytest.Item) -> tuple[int, bool]:
+    """Its place among the stages; what hypothesis feeds comes after its neighbours."""
+    name = str(dict(item.user_properties).get("test", item.name))
+    by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return ORDER.index(stage_of(name)), by_hypothesis
+
+
+# ---- running -------------------------------------------------------------------------------
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what has been imported, which stays."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """One clear line for a stub, instead of the traceback of its NotImplementedError."""
+    start = time.process_time()
+    submission = _submission_of(pyfuncitem)
+    try:
+        with watched(submission, pyfuncitem.module) if submission else nullcontext():
+            return (yield)
+    except NotImplementedError as error:
+        if submission is None or not _is_bare(error):
+            raise
+        message = submission.stub_message(error)
+        pyfuncitem.user_properties.append(("stub", message))
+    except HarnessError as error:
+        if kata_of(pyfuncitem.path) is None:
+            raise
+        message = error.message
+    except Exception as error:
+        function, line = submission.place_of(error) if submission else ("", 0)
+        if line:
+            pyfuncitem.user_properties.append(("place", f"line {line}, in {function}"))
+        raise
+    finally:
+        pyfuncitem.user_properties.append(("cpu_s", time.process_time() - start))
+    raise pytest.fail.Exception(message, pytrace=False)
+
+
+def _is_bare(error: NotImplementedError) -> bool:
+    """Whether a stub raised it, saying nothing; PyTorch raises the same type, and says for what."""
+    # Numba's simulator adds which thread it was
+    return not error.args or THREAD.fullmatch(str(error)) is not None
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A stub fails, but needs no section of its own in the terminal."""
+    if report.when == "call" and report.failed and _stub_line(report):
+        return "stub", "s", "STUB"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each test that met a stub."""
+    for report in terminalreporter.stats.get("stub", []):
+        terminalreporter.write_line(f"STUB {report.nodeid}: {_stub_line(report)}", red=True)
+
+
+def _stub_line(report: pytest.TestReport) -> str:
+    return str(dict(report.user_properties).get("stub", ""))
+
+
+def _submission_of(item: pytest.Item) -> Submission | None:
+    callspec = getattr(item, "callspec", None)
+    found = callspec.params.get("submission") if callspec else None
+    return found if isinstance(found, Submission) else None
+
+
+def pytest_sessionfinish() -> None:
+    """Let the compile helper go, if one was started."""
+    compiled_module = sys.modules.get("harness.meters.compiled")
+    if compiled_module is not None:
+        compiled_module.stop_worker()

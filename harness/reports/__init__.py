@@ -1,0 +1,1 @@
+"""How things look: scorecard, pictures, ladder, a class, measured results."""

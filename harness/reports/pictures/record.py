@@ -1,0 +1,51 @@
+"""
+Records one call of a kata's function on the simulators, and prints it as JSON.
+
+It runs in a process of its own (``python -m harness.reports.pictures.record``), whose environment
+has switched the simulators on before they are imported.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from harness.base.errors import HarnessError
+from harness.content.kata import load_kata
+from harness.judge.submission import Submission, load_module
+from harness.judge.trial import case_arguments
+from harness.reports.pictures.recording import Recording
+
+STUB, REFUSED = 10, 11  # exit codes: nothing written yet; an error that says itself what to do
+
+
+def record(submission: Submission, case: int) -> Recording:
+    """Record the call on a case, counted from 1; on the inputs of seed 0."""
+    kata = submission.kata
+    arguments = case_arguments(kata.cases[case - 1], kata.backend)
+    inputs = load_module(kata.oracle).make_inputs(**arguments, device="cpu", seed=0)
+    call = partial(submission.entry, **inputs)
+    if kata.backend == "numba":
+        from harness.reports.pictures.record_simt import record_simt
+
+        return record_simt(call)
+    from harness.reports.pictures.record_triton import record_triton
+
+    return record_triton(call, submission.path)
+
+
+def main(folder: str, label: str, path: str, case: str, out: str) -> int:
+    """Write the recording to the file `out`; return the exit code."""
+    submission = Submission(load_kata(Path(folder)), label, Path(path))
+    try:
+        found = record(submission, int(case))
+    except NotImplementedError:
+        return STUB
+    except HarnessError as error:
+        Path(out).write_text(error.message, encoding="utf-8")
+        return REFUSED
+    Path(out).write_text(found.as_json(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""A recorded call of a kata's kernels, had from a process of its own."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from harness.base.errors import SubmissionError, UsageProblem
+from harness.base.processes import run_group
+from harness.content.kata import Kata
+from harness.judge.submission import Submission
+from harness.reports.pictures.record import REFUSED, STUB
+from harness.reports.pictures.recording import Recording
+
+LIMIT_S = 300.0
+RECORDED = ("triton", "numba")
+SIMULATED = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}
+
+
+def check_case(kata: Kata, case: int) -> None:
+    """
+    Refuse what cannot be recorded.
+
+    Raises:
+        UsageProblem: no simulator runs the kata, or it has no such case for the CPU.
+    """
+    if kata.backend not in RECORDED:
+        raise UsageProblem(
+            f"trace: expected a kata with kernels ({' or '.join(RECORDED)}), found {kata.name}, "
+            f"whose backend is {kata.backend}. `kata list` shows the others."
+        )
+    if not 1 <= case <= len(kata.cases) or kata.cases[case - 1].get("only") == "cuda":
+        known = "; ".join(
+            f"{number}: {case_words(kata, number)}"
+            for number, one in enumerate(kata.cases, 1)
+            if one.get("only") != "cuda"
+        )
+        raise UsageProblem(
+            f"trace: expected a case of {kata.name} that runs on the CPU, found --case {case}. "
+            f"There are {known or 'none'}."
+        )
+
+
+def case_words(kata: Kata, case: int) -> str:
+    """A case as a learner reads it in kata.toml."""
+    return ", ".join(f"{name} = {value}" for name, value in kata.cases[case - 1].items())
+
+
+def recorded(submission: Submission, case: int) -> Recording:
+    """
+    Run a submission on a case of its kata, counted from 1, on the simulators.
+
+    Raises:
+        UsageProblem: as `check_case`.
+        SubmissionError: it is still a stub, launches no kernel, or does not return.
+    """
+    kata = submission.kata
+    check_case(kata, case)
+    with tempfile.TemporaryDirectory(prefix="kata-trace-") as folder:
+        out = Path(folder) / "recording.json"
+        command = [sys.executable, "-m", "harness.reports.pictures.record",
+                   str(kata.folder), submission.label, str(submission.path), str(case),
+                   str(out)]  # fmt: skip
+        exit_code, output = run_group(command, LIMIT_S, SIMULATED, cwd=kata.root)
+        written = out.read_text(encoding="utf-8") if out.is_file() else ""
+    if exit_code == STUB:
+        raise SubmissionError(submission.stub_message())
+    if exit_code == REFUSED:
+        raise SubmissionError(written)
+    name = kata.functions[0]
+    if exit_code != 0:
+        how = "no end" if exit_code is None else f"exit {exit_code}"
+        raise SubmissionError(
+            f"trace: expected {name} to return on case {case}, found {how}:\n{output.strip()}"
+        )
+    found = Recording.from_json(written)
+    if not found.units:
+        raise SubmissionError(
+            f"trace: expected {name} to launch a kernel on case {case}, found none. "
+            "Another --case may have more to do."
+        )
+    return found

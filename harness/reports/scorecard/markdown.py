@@ -1,0 +1,49 @@
+"""The scorecard as Markdown, for a repository or a chat."""
+
+from collections.abc import Iterator
+
+from harness.learner.mastery import Level
+from harness.reports.scorecard import Scorecard
+
+BAR = 10
+
+
+def as_markdown(card: Scorecard) -> str:
+    """Totals, what is due, the parts, and the katas that were tried."""
+    return "\n".join(_lines(card)) + "\n"
+
+
+def _lines(card: Scorecard) -> Iterator[str]:
+    yield "# GPU katas: scorecard"
+    yield ""
+    yield f"As of {card.at.date()}: {card.whole.owned} of {card.whole.size} items owned,"
+    yield f"{card.whole.items[Level.MASTERED]} mastered; {card.kept} reviews kept in a row."
+    if card.due:
+        yield ""
+        yield f"Due: {', '.join(card.due)}."
+    yield ""
+    yield "| part | owned | |"
+    yield "|---|---:|---|"
+    for part in card.parts:
+        full = round(BAR * part.owned / part.size) if part.size else 0
+        bar = "█" * full + "░" * (BAR - full)
+        yield f"| {part.number}. {part.title} | {part.owned}/{part.size} | {bar} |"
+    tried = [kata for kata in card.katas if kata.touched]
+    if not tried:
+        return
+    yield ""
+    yield "| kata | week | level | cost | speed on | runs | hints | solution seen | due |"
+    yield "|---|---:|---|---|---|---:|---:|---:|---|"
+    for kata in tried:
+        cells = (
+            kata.name,
+            kata.week,
+            kata.level,
+            "met" if kata.counted else "",
+            ", ".join(kata.timed_on),
+            kata.runs,
+            kata.hints,
+            kata.peeks,
+            kata.due.date() if kata.due else "",
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
