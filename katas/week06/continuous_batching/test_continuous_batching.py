@@ -94,6 +94,13 @@ def test_admission_leaves_room_for_the_tokens_of_this_step(kata):
     assert next_step(scheduler) == ([], [0], [])
 
 
+def test_a_prompt_that_fits_exactly_is_admitted(kata):
+    scheduler = scheduler_with(kata, [10], kv_tokens=20, max_batch=8, token_budget=50)
+    assert next_step(scheduler) == ([(0, 10)], [], [])
+    scheduler.add(1, 9)  # request 0 is about to cache an 11th: 11 and 9 fill the cache
+    assert next_step(scheduler) == ([(1, 9)], [0], [])
+
+
 def test_admission_waits_until_the_whole_prompt_fits(kata):
     scheduler = scheduler_with(kata, [12, 9], kv_tokens=20, max_batch=8, token_budget=8)
     assert next_step(scheduler) == ([(0, 8)], [], [])
@@ -111,6 +118,18 @@ def test_the_newest_is_preempted(kata):
     assert next_step(scheduler) == ([], [0, 1, 2], [])  # 11
     assert next_step(scheduler) == ([], [0, 1], [2])  # 7 + 4, not 7 + 4 + 3
     assert next_step(scheduler) == ([], [0], [1])  # 8, not 8 + 5
+
+
+def test_the_newest_is_who_arrived_last_whatever_its_id(kata):
+    scheduler = kata.Scheduler(kv_tokens=12, max_batch=3, token_budget=8)
+    for req_id, prompt_len in [(5, 5), (9, 2), (2, 1)]:
+        scheduler.add(req_id, prompt_len)
+    assert next_step(scheduler) == ([(2, 1), (5, 5), (9, 2)], [], [])
+    assert next_step(scheduler) == ([], [2, 5, 9], [])
+    assert next_step(scheduler) == ([], [5, 9], [2])
+    assert next_step(scheduler) == ([], [5], [9])
+    scheduler.finished(5)
+    assert next_step(scheduler) == ([(2, 3), (9, 5)], [], [])
 
 
 def test_a_preempted_request_returns_to_the_front_with_the_tokens_it_emitted(kata):
@@ -156,6 +175,14 @@ def test_an_id_in_use_is_refused(kata):
     assert next_step(scheduler) == ([], [0], [])
 
 
+def test_an_id_is_free_again_once_its_request_has_finished(kata):
+    scheduler = scheduler_with(kata, [5], **ROOMY)
+    assert next_step(scheduler) == ([(0, 5)], [], [])
+    scheduler.finished(0)
+    scheduler.add(0, 6)
+    assert next_step(scheduler) == ([(0, 6)], [], [])
+
+
 @pytest.mark.parametrize("prompt_len", [0, -1])
 def test_an_empty_prompt_is_refused(kata, prompt_len):
     scheduler = kata.Scheduler(**ROOMY)
@@ -186,7 +213,8 @@ def summary(kata):
     tokens = [(3.0, 0), (4.0, 0), (5.0, 1), (6.0, 0), (7.0, 2), (7.5, 2)]
     log = [(at_s, "arrival", req_id) for at_s, req_id in arrivals]
     log += [(at_s, "token", req_id) for at_s, req_id in tokens]
-    return kata.metrics([kata.Event(at_s, req_id, kind) for at_s, kind, req_id in sorted(log)])
+    events = [kata.Event(at_s, req_id, kind) for at_s, kind, req_id in sorted(log)]
+    return kata.metrics(iter(events))  # a log that is read once, as from a file
 
 
 def test_ttft_counts_from_arrival(kata):

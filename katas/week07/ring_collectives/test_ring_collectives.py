@@ -151,6 +151,41 @@ def test_floats_are_the_same_bits_on_every_rank(kata, oracle, ranks, seed):
             assert torch.equal(one, other), f"ranks 0 and {rank} hold different sums"
 
 
+def test_large_integers_are_summed_exactly(kata, oracle, ranks, seed):
+    world = ranks.world(3)
+    # an int32 vector of the same size goes before: whoever keeps a buffer has the wrong one now
+    small, narrow = integers(oracle, world, seed, sizes=(7, 7))
+    wide = [vector.long() + 2**59 + rank for rank, vector in enumerate(narrow)]  # past 2**53
+
+    def all_reduce(rank, world):
+        sums = []
+        for vectors in (small, wide):
+            x = own(vectors[rank])
+            with network(rank) as p2p:
+                kata.ring_all_reduce(x, rank, world, p2p)
+            sums.append(x.tolist())
+        return sums
+
+    want = [torch.stack(vectors).long().sum(dim=0).tolist() for vectors in (small, wide)]
+    for rank, sums in enumerate(ranks(world, all_reduce, timeout_s=LIMIT_S)):
+        for dtype, found, exact in zip(("int32", "int64"), sums, want, strict=True):
+            assert found == exact, f"rank {rank}, {dtype}: expected the sum {exact}, found {found}"
+
+
+def test_the_sum_of_negative_zeros_is_one(kata, ranks):
+    def all_reduce(rank, world):
+        x = own(torch.full((5,), -0.0))
+        with network(rank) as p2p:
+            kata.ring_all_reduce(x, rank, world, p2p)
+        return torch.signbit(x).tolist()
+
+    for rank, signs in enumerate(ranks(ranks.world(3), all_reduce, timeout_s=LIMIT_S)):
+        assert signs == [True] * 5, (
+            f"rank {rank}: expected -0.0, the sum of -0.0 and -0.0, found sign bits {signs}. "
+            "Was something added to +0.0?"
+        )
+
+
 def test_strided_vectors_are_reduced_where_they_are(kata, oracle, ranks, seed):
     (wide,) = integers(oracle, 2, seed, sizes=(14,))
     total = oracle.total([x[::2] for x in wide]).to(torch.int32)
