@@ -41,11 +41,15 @@ class Writer:
 
     def __init__(self, length):
         self.__row = np.full(length, -1.0)  # no probability
-        self.__writes = 0
+        self.__writes = self.__largest_write = 0
 
     @property
     def writes(self):
         return self.__writes
+
+    @property
+    def largest_write(self):
+        return self.__largest_write
 
     @property
     def row(self):
@@ -56,6 +60,7 @@ class Writer:
         """Store `values` from element `start` on."""
         self.__row[start : start + len(values)] = values
         self.__writes += len(values)
+        self.__largest_write = max(self.__largest_write, len(values))
 
 
 def softmax(row):

@@ -17,7 +17,10 @@ FEW = st.integers(-3, 3).map(float)  # so that ties are common
 def softmax_of(kata, oracle, row, block):
     reader, writer = oracle.Reader(np.array(row)), oracle.Writer(len(row))
     kata.online_softmax(reader, writer, block)
-    assert reader.largest_read <= block
+    length, most = len(row), max(reader.largest_read, writer.largest_write)
+    assert most <= block, f"expected at most {block} elements at a time, found {most}"
+    assert reader.reads <= 2 * length, f"{length} elements: expected 2 reads each, {reader.reads}"
+    assert writer.writes == length, f"{length} elements: expected 1 write each, {writer.writes}"
     return writer.row
 
 
@@ -250,6 +253,17 @@ def test_topk_keeps_its_candidates_only(kata, oracle, seed, host_memory):
         found = kata.softmax_topk(reader, k=8, block=LONG // 128)
     assert found[1].tolist() == np.argsort(-row)[:8].tolist()
     assert_quarter_of(row, held.peak_bytes)
+
+
+def test_topk_keeps_no_more_than_k_candidates(kata, oracle, seed, host_memory):
+    k, block = LONG // 8, LONG // 128
+    reader = oracle.Reader(np.random.default_rng(seed).normal(size=LONG))
+    with host_memory() as held:
+        kata.softmax_topk(reader, k=k, block=block)
+    # value and place of k candidates and a block; then what sorting them takes, and some more
+    limit = 5 * 16 * (k + block)
+    found = held.peak_bytes
+    assert found <= limit, f"{k} candidates: expected at most {limit} bytes held, found {found}"
 
 
 # ---- bad input -----------------------------------------------------------------------------
