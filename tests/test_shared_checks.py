@@ -156,7 +156,7 @@ def test_a_dtype_that_the_gpu_lacks_is_skipped_and_no_failure(judged, mini, tmp_
     toml = mini / "katas" / "week01" / "doubled" / "kata.toml"
     toml.write_text(toml.read_text().replace("[[cost]]", f"{NARROW}[[cost]]"))
     (tmp_path / "with_a_gpu.py").write_text(
-        "import harness.hardware.environment\n\nharness.hardware.environment.DEVICE_NODES = ('/dev/null',)\n"
+        "import harness.hardware.environment as around\n\naround.DEVICE_NODES = ('/dev/null',)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     options = ("-p", "with_a_gpu", "--device=cuda", "--impl=solution", "-k", "float8 or bfloat16")

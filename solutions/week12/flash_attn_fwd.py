@@ -15,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 HEAD_SIZES = (16, 32, 64, 128)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LOG2E = math.log2(math.e)
 LN2 = tl.constexpr(math.log(2.0))
 
@@ -143,8 +144,8 @@ def flash_attn_fwd(
 def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
     if q.ndim != 4 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, hq, sq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
-    if not q.is_floating_point() or (q.dtype == torch.bfloat16 and not q.is_cuda):
-        raise ValueError(f"q: expected a float dtype {q.device} computes with, found {q.dtype}")
+    if q.dtype not in DTYPES or (q.dtype == torch.bfloat16 and not q.is_cuda):
+        raise ValueError(f"q: expected one of {DTYPES}, bfloat16 on a GPU only, found {q.dtype}")
     b, hq, _, d = q.shape
     if k.ndim != 4 or (k.shape[0], k.shape[3]) != (b, d):
         raise ValueError(f"k: expected [{b}, hkv, sk, {d}] as q has, found {tuple(k.shape)}")

@@ -41,16 +41,19 @@ def _ops(names: str) -> frozenset[OpOverloadPacket]:
 # The conventions. A name stands for all overloads of an op: aten.add for aten.add.Tensor too.
 POINTWISE = _ops(  # 1 FLOP per element of the result
     "abs add div eq exp ge gelu gt le log lt masked_fill maximum minimum mul ne neg pow "
-    "reciprocal relu rsqrt rsub sigmoid silu sqrt sub tanh where"
+    "reciprocal relu rsqrt rsub sgn sigmoid silu sqrt sub tanh where "
+    "gelu_backward sigmoid_backward silu_backward tanh_backward threshold_backward"
 )
 PER_INPUT = {  # FLOPs per element of the first argument
     **dict.fromkeys(_ops("amax amin mean prod sum"), 1),
     aten._softmax: 5,
+    aten._softmax_backward_data: 4,
     aten.native_layer_norm: 8,
+    aten.native_layer_norm_backward: 8,
 }
 MOVES = _ops(  # no FLOPs, but bytes
-    "_to_copy arange cat clone copy_ fill_ full full_like ones ones_like stack tril triu zero_ "
-    "zeros zeros_like"
+    "_to_copy arange cat clone copy_ fill_ full full_like ones ones_like scalar_tensor "
+    "select_backward slice_backward stack tril triu zero_ zeros zeros_like"
 )
 UNREAD = _ops("copy_ fill_ full_like ones_like zero_ zeros_like")  # of these the first argument
 FREE = _ops(  # neither: views of memory that is there, or memory that nobody has touched

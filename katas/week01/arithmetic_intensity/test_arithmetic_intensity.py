@@ -146,6 +146,34 @@ def test_conventions(kata, fn, name, flops, nbytes):
     assert (found, cost.flops, cost.bytes) == (name, flops, nbytes)
 
 
+@pytest.mark.parametrize(
+    ("fn", "name", "flops", "nbytes"),
+    [  # float32 of 6 x 5: bytes are 4 per element
+        (F.relu, "aten.threshold_backward", 30, 4 * 90),
+        (F.gelu, "aten.gelu_backward", 30, 4 * 90),
+        (F.silu, "aten.silu_backward", 30, 4 * 90),
+        (torch.sigmoid, "aten.sigmoid_backward", 30, 4 * 90),
+        (torch.tanh, "aten.tanh_backward", 30, 4 * 90),
+        (lambda x: x.softmax(dim=1), "aten._softmax_backward_data", 120, 4 * 90),
+        # gradient, x, one mean and one deviation per row; the gradient of x
+        (
+            lambda x: F.layer_norm(x, (5,)),
+            "aten.native_layer_norm_backward",
+            240,
+            4 * (30 + 30 + 6 + 6 + 30),
+        ),
+        (lambda x: x[1:4], "aten.slice_backward", 0, 4 * (15 + 30)),
+    ],
+)
+def test_conventions_of_the_backward_pass(kata, fn, name, flops, nbytes):
+    x = meta(6, 5).requires_grad_()
+    mode = counted(kata, lambda: fn(x).sum().backward(meta()))
+    # the gradient of a sum is one element, expanded
+    whole = nbytes - 4 * (15 if name == "aten.slice_backward" else 30) + 4
+    found = mode.by_op[name]
+    assert (found.calls, found.flops, found.bytes) == (1, flops, whole)
+
+
 # ---- what must be moved --------------------------------------------------------------------
 
 

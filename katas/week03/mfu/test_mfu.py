@@ -125,6 +125,13 @@ def test_steady_steps_are_the_throughput(kata, oracle):
     assert math.isclose(found, expected, rel_tol=ROUNDING)
 
 
+def test_steps_may_take_less_than_a_second(kata, oracle):
+    cfg, run = config(kata, oracle.PALM), (6144, kata.TPU_V4, 4096)
+    long = kata.mfu_from_steps(cfg, [17.6] * 6, 2**22, *run)
+    short = kata.mfu_from_steps(cfg, [17.6 / 2**10] * 6, 2**12, *run)
+    assert math.isclose(short, long, rel_tol=ROUNDING)
+
+
 @pytest.mark.parametrize("warmup", [{}, {"warmup": 5}], ids=["default", "given"])
 def test_warm_up_is_left_out(kata, oracle, warmup):
     slow_start = [120.0, 40.0, 30.0, 25.0, 20.0, 17.6, 17.6, 17.6]

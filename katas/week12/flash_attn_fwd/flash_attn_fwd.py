@@ -15,6 +15,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 HEAD_SIZES = (16, 32, 64, 128)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LOG2E = math.log2(math.e)
 LN2 = tl.constexpr(math.log(2.0))
 

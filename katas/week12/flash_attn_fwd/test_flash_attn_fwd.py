@@ -166,10 +166,18 @@ def test_other_head_sizes_are_refused(kata, device, shape):
         kata.flash_attn_fwd(q, q, q)
 
 
-def test_integers_are_refused(kata, device):
-    q = blank(device, 1, 1, 3, 16, dtype=torch.int32)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64], ids=["int32", "float64"])
+def test_other_dtypes_are_refused(kata, device, dtype):
+    q = blank(device, 1, 1, 3, 16, dtype=dtype)
     with pytest.raises(ValueError, match="^q: "):
         kata.flash_attn_fwd(q, q, q)
+
+
+def test_nothing_is_allocated_for_a_call_that_is_refused(kata, device, dispatch):
+    q, k = blank(device, 1, 1, 30, 16), blank(device, 1, 1, 5, 32)
+    with dispatch() as ops, pytest.raises(ValueError, match="^k: "):
+        kata.flash_attn_fwd(q, k, k)
+    assert ops.allocated_bytes == 0, "expected the check before the results are allocated"
 
 
 def test_bfloat16_on_the_cpu_is_refused(kata):
@@ -226,3 +234,9 @@ def test_products_run_on_tensor_cores(kata, compiled, target, instruction):
     kernels = compiled(target=target, **SPEED_CASE)
     assert kernels, "no kernel was launched"
     assert all(kernel.has(instruction) for kernel in kernels)
+
+
+def test_float32_is_not_rounded_to_tf32(compiled):
+    shape = {"b": 1, "hq": 1, "sq": 128, "sk": 128, "d": 64}
+    (kernel,) = compiled(target="sm_80", dtype="float32", **shape)
+    assert "tf32" not in kernel.ptx, 'expected input_precision="ieee" in both products'
