@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Self
 
+from harness.base.pace import PacedLimit
+
 TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
 TICK_S = 0.05  # how often the time is looked at
 KEEPER_S = 10.0  # for the keeper to clear up: what hangs in a driver may not die at all
@@ -30,14 +32,14 @@ def run_group(
     command: list[str], limit_s: float, environment: dict[str, str], *, cwd: Path
 ) -> tuple[int | None, str]:
     """
-    Run `command` with a time limit, draining its output as it comes.
+    Run `command` with a time limit that follows the machine, draining its output as it comes.
 
     Returns:
         The exit code (negative: the signal that ended it; None: it ran out of time) and the last
         part of what it printed, fit for a terminal. Nothing it started is left running, not even
         when this process itself is killed.
     """
-    return run_watched(command, lambda elapsed_s: elapsed_s > limit_s, environment, cwd=cwd)
+    return run_watched(command, PacedLimit(limit_s).is_over, environment, cwd=cwd)
 
 
 def run_watched(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.base.pace import PacedLimit
 from harness.base.processes import LINE, run_watched, seal
 from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
@@ -57,7 +58,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """
-    What one run may take.
+    What one run may take; a slow or busy machine is given longer (`harness.base.pace`).
 
     Attributes:
         startup_s: Until the first test is called; the import of the file under test belongs to it.
@@ -152,8 +153,7 @@ class Watch:
         self.line = line
         self.nonce = nonce
         self.limits = limits
-        self.phase = "startup"
-        self.since_s = 0.0
+        self._begin("startup")
         self.events: list[Event] = []
         self._begun = b""  # of a line that has no end yet
         self._taken = 0  # lines that were sealed
@@ -162,19 +162,23 @@ class Watch:
         line.shutdown(socket.SHUT_WR)
         line.setblocking(False)
 
+    def _begin(self, phase: str, at_s: float = 0.0) -> None:
+        self.phase, self.since_s = phase, at_s
+        self._limit = PacedLimit(getattr(self.limits, f"{phase}_s"))
+
     @property
     def limit_s(self) -> float:
-        """What the phase that the run is in may take."""
-        return float(getattr(self.limits, f"{self.phase}_s"))
+        """What the phase that the run is in may take on this machine."""
+        return self._limit.limit_s
 
     def overdue(self, elapsed_s: float) -> bool:
         """Whether the present phase has had its time."""
         self.listen()
         if self.phase == "startup" and any(event.get("phase") == "call" for event in self.events):
-            self.phase, self.since_s = "run", elapsed_s
+            self._begin("run", elapsed_s)
         if self.phase == "run" and first(self.events, "end"):
-            self.phase, self.since_s = "exit", elapsed_s
-        return elapsed_s - self.since_s > self.limit_s
+            self._begin("exit", elapsed_s)
+        return self._limit.is_over(elapsed_s - self.since_s)
 
     def listen(self) -> None:
         """Take in what has been said: so much at most, for whoever floods the line."""

@@ -90,8 +90,10 @@ def verdict(
         return "error", f"no check was judged: {last_words(output)}"
     if INTERNAL in output:
         return "error", f"the judge could not go on {_where(events)}: {last_words(output)}"
-    left = f"ended with exit code {exit_code} {_where(events)}"
-    return "crashed", f"{left}, before the tests were through"
+    left = f"ended with exit code {exit_code} {_where(events)}, before the tests were through"
+    # what kept it from beginning is said nowhere but in its output
+    begun = first(events, "starting") or not output.strip()
+    return "crashed", left if begun else f"{left}: {last_words(output)}"
 
 
 def _afterwards(exit_code: int | None) -> str:
@@ -130,8 +132,8 @@ def _judged(
 
 def _overdue_words(events: Sequence[Event], phase: str, limit_s: float) -> str:
     if phase != "startup":
-        return f"stopped after {limit_s:g} s {_where(events)}"
-    doing = f"start-up was stopped after {limit_s:g} s"
+        return f"stopped after {limit_s:.3g} s {_where(events)}"
+    doing = f"start-up was stopped after {limit_s:.3g} s"
     if first(events, "starting"):
         return f"{doing} {_where(events)}, of which the import of the file is part"
     return f"{doing}, before any test was found"

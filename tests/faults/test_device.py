@@ -1,5 +1,6 @@
 """What goes wrong on a device ends one run; these need a GPU."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_a_kernel_without_end_is_stopped_and_the_device_answers_again(bench, mon
         at_once.setattr(runner, "COMPILE_S", 0.0)
         outcome = bench.judge(SPINS, "plus_one", "cuda")
     assert outcome.status == "timed_out"
-    assert "stopped after 6 s in test_" in outcome.reason
+    assert re.search(r"^stopped after \S+ s in test_", outcome.reason)
     assert outcome.device_problem == ""
 
 

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from harness.base import pace
 from harness.base.errors import DeviceError
 from harness.base.processes import seal
 from harness.cli import draw, practise
@@ -132,8 +133,9 @@ def line():
 
 
 @pytest.fixture
-def watch(line):
-    """One that has heard nothing yet, with limits of 3, 5 and 7 seconds."""
+def watch(line, monkeypatch):
+    """One that has heard nothing yet, with limits of 3, 5 and 7 seconds, on an idle machine."""
+    monkeypatch.setattr(pace, "measured_pace", lambda: 1.0)
     return Watch(line[0], NONCE, Limits(startup_s=3, run_s=5, exit_s=7))
 
 
@@ -156,6 +158,21 @@ def watch(line):
             "what():  std::bad_alloc",
             "crashed",
             "ended by signal 6 (SIGABRT) after a: host out of memory",
+        ),
+        (
+            [],
+            4,
+            "Traceback:\nImportError: No module named 'harness'\n",
+            "crashed",
+            "ended with exit code 4 during start-up, before the tests were through: "
+            "ImportError: No module named 'harness'",
+        ),
+        (
+            [],
+            4,
+            "",
+            "crashed",
+            "ended with exit code 4 during start-up, before the tests were through",
         ),
         ([], -35, "", "crashed", "ended by signal 35 (real-time) during start-up"),
         ([session(0), END], 5, "no tests ran", "error", "no check was judged: no tests ran"),
@@ -257,6 +274,16 @@ def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch, line):
     assert not watch.overdue(8.2)
     assert not watch.overdue(15.2)
     assert watch.overdue(15.3)
+
+
+def test_a_slow_machine_is_given_longer_in_each_phase(watch, line, monkeypatch):
+    monkeypatch.setattr(pace, "measured_pace", lambda: 2.0)
+    assert not watch.overdue(5.9)
+    line[1].sendall(sealed(0, b'{"event": "starting", "phase": "call"}'))
+    assert not watch.overdue(6.0)
+    assert not watch.overdue(15.9)
+    assert watch.overdue(16.1)
+    assert watch.limit_s == 10.0
 
 
 def test_the_nonce_waits_on_the_line_and_a_line_cut_short_is_no_event(line):
