@@ -6,16 +6,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from harness.judge.correctness.answer import assert_sound
     from harness.judge.correctness.matching import assert_matches
+    from harness.judge.correctness.statistics import ChiSquare, assert_follows, chi_square
     from harness.judge.timing.measure import HostClock, Samples
 
-__all__ = ["HostClock", "Samples", "assert_matches", "assert_sound"]
+__all__ = [
+    "ChiSquare",
+    "HostClock",
+    "Samples",
+    "assert_follows",
+    "assert_matches",
+    "assert_sound",
+    "chi_square",
+]
 
 # they bring NumPy or torch: the command line imports this package without either
 HOMES = {
+    "ChiSquare": "harness.judge.correctness.statistics",
     "HostClock": "harness.judge.timing.measure",
     "Samples": "harness.judge.timing.measure",
+    "assert_follows": "harness.judge.correctness.statistics",
     "assert_matches": "harness.judge.correctness.matching",
     "assert_sound": "harness.judge.correctness.answer",
+    "chi_square": "harness.judge.correctness.statistics",
 }
 
 
