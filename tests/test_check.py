@@ -3,7 +3,7 @@
 import pytest
 
 from harness.authoring.check import check_katas
-from harness.authoring.contract import contract_problems, parts, signatures
+from harness.authoring.contract import contract_problems
 from harness.authoring.scaffold import TEMPLATES, scaffold
 from harness.base.errors import UsageProblem
 from harness.content.catalog import load_curriculum
@@ -65,7 +65,7 @@ def test_a_failing_reference_is_told(check, mini):
     edit(
         mini / "solutions/week01/doubled.py",
         "y = torch.empty_like(x)",
-        "y = torch.empty_like(x)\n    x = 3 * x",
+        "y, x = torch.empty_like(x), 3 * x",
     )
     problems = check().problems
     assert any(line.startswith("solution fails test_matches_reference") for line in problems)
@@ -74,13 +74,31 @@ def test_a_failing_reference_is_told(check, mini):
 @pytest.mark.parametrize(
     ("file", "before", "after", "expected"),
     [
-        (f"{DOUBLED}/doubled.py", "def doubled(x:", "def doubled(y:", "doubled: expected one sig"),
-        (f"{DOUBLED}/doubled.py", "def doubled(", "def dbl(", "stub: expected `doubled`"),
         (
             f"{DOUBLED}/doubled.py",
-            "def doubled(",
-            "LIMIT = 3\n\n\ndef doubled(",
-            "LIMIT: expected what",
+            "def doubled(x:",
+            "def doubled(y:",
+            'doubled.py:8: expected \'def doubled(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:\''
+            ", as cut out of the reference, solutions/week01/doubled.py, found 'def doubled(y:",
+        ),
+        (
+            f"{DOUBLED}/doubled.py",
+            "lines)\n",
+            "lines)\n\n\nLIMIT = 3\n",
+            "doubled.py:11: expected the end, as cut out of the reference",
+        ),
+        (
+            f"{DOUBLED}/kata.toml",
+            '["doubled"]',
+            '["doubled", "tripled"]',
+            "functions: expected names that the reference, solutions/week01/doubled.py, defines, "
+            "found 'tripled'",
+        ),
+        (
+            f"{DOUBLED}/kata.toml",
+            "[[cost]]",
+            '[stub]\ngive = ["doubles"]\n\n[[cost]]',
+            "expected names that the reference has, found 'doubles'. Did you mean doubled?",
         ),
         (
             f"{DOUBLED}/kata.toml",
@@ -131,23 +149,6 @@ def test_a_missing_file_is_told(mini, tmp_path):
     assert problems == [
         "katas/week01/doubled/README.md: expected a file with something in it, found none"
     ]
-
-
-def test_parts_are_told_apart_by_their_text():
-    source = "N = 1\nclass A:\n    x: int = 0\n    def go(self):\n        return 1  # why\n"
-    assert parts(source) == {
-        "N": "N = 1",
-        "A.x": "x: int = 0",
-        "A.go": "def go(self):\n        return 1",
-    }
-
-
-def test_signatures_see_functions_and_public_methods():
-    source = (
-        "class A:\n    def __init__(self): ...\n    def go(self, x: int): ...\n"
-        "    def _in(self): ...\ndef f(a, *, b=1): ..."
-    )
-    assert signatures(source) == {"A": "__init__(self); go(self, x: int)", "f": "a, *, b=1"}
 
 
 @pytest.mark.parametrize("backend", TEMPLATES)

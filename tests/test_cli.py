@@ -150,13 +150,16 @@ def test_a_week_shows_its_plan(kata_command):
 def test_a_stub_is_cut_out_of_the_reference_and_what_stood_there_is_kept(kata_command, mini):
     file = mini / "katas" / "week01" / "doubled" / "doubled.py"
     mine = solve(mini).read_text()
-    done = kata_command("stub", "doubled")
+    shown = kata_command("stub", "doubled").stdout
+    assert "raise NotImplementedError" in shown
+    assert file.read_text() == mine
+    done = kata_command("stub", "doubled", "--write")
     assert "doubled.py: cut out of solutions/week01/doubled.py" in done.stdout, done.stderr
-    assert "raise NotImplementedError  # TODO(kata): (about 5 lines)" in file.read_text()
+    assert file.read_text() == shown
     kept = kata_command("stash", "list", "doubled").stdout.split()[0]
     assert kata_command("stash", "show", kept).stdout == mine
     file.unlink()
-    assert kata_command("stub", "doubled").returncode == 0
+    assert kata_command("stub", "doubled", "--write").returncode == 0
     assert file.exists()
 
 

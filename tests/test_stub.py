@@ -1,17 +1,12 @@
 """Stubs cut out of references: what stays, what goes, what is left to do."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-from harness.authoring.scaffold import cut_stub
-from harness.authoring.stub import stub_of
+from harness.authoring.stub import cut_stub, stub_of
 from harness.base.errors import UsageProblem
-from harness.content.catalog import load_curriculum
-from harness.content.kata import load_kata
+from harness.content.kata import StubMarks, load_kata
 
-ROOT = Path(__file__).parents[1]
+WORDS = "words that go on and on and on"
 
 REFERENCE = '''"""Kata week01/x: in a line."""
 
@@ -116,7 +111,7 @@ class Table:
 
     def rows(self):
         """How many."""
-        raise NotImplementedError  # TODO(kata): (1 line)
+        raise NotImplementedError  # TODO(kata): (3 lines with helpers)
 
 
 # a comment on what follows
@@ -149,14 +144,110 @@ def test_a_class_may_begin_with_what_goes():
     assert stub == "class A:\n\n    x: int\n"
 
 
-@pytest.mark.parametrize("name", ["fused_silu", "gqa_attention", "ring_collectives"])
-def test_real_stubs_are_what_is_cut_out_and_what_their_authors_said(name):
-    kata = load_curriculum(ROOT).kata(name)
+MARKED = '''"""Kata week01/x: the trick."""
 
-    def without_words(stub):
-        return re.sub(r"TODO\(kata\).*", "", stub)
+import math
+from collections import Counter, deque
 
-    assert without_words(cut_stub(kata)) == without_words(kata.file.read_text())
+SIZE = 4
+TRICK, TURN = 2, 3
+LAST = 5
+
+
+class Queue:
+    """Given, but for one method."""
+
+    def __len__(self):
+        return 1
+
+    def _rest(self):
+        return 2
+
+    def drop(self):
+        """The oldest."""
+        return self._rest()
+
+
+def _check(x):
+    if x:
+        raise ValueError
+
+
+def _tile(x):
+    """Not seen."""
+    return x + TRICK
+
+
+def asked(x):
+    return _tile(x)
+
+
+def asked_too(x):
+    return _tile(x)
+'''
+
+MARKED_STUB = '''"""Kata week01/x: what it is about.
+
+In two lines.
+"""
+
+import math
+from collections import Counter
+
+SIZE = 4
+LAST = 5
+
+
+class Queue:
+    """Given, but for one method."""
+
+    def __len__(self):
+        return 1
+
+    def drop(self):
+        """The oldest."""
+        raise NotImplementedError  # TODO(kata): the head moves (3 lines with helpers)
+
+
+def _check(x):
+    if x:
+        raise ValueError
+
+
+def asked(x):
+    # TODO(kata): words that go on and on and on, words that go on and on and on, words that go on
+    # and on and on (about 4 lines with helpers)
+    raise NotImplementedError
+
+
+def asked_too(x):
+    return _tile(x)
+'''
+
+
+def test_an_author_says_what_is_given_what_is_not_seen_and_in_which_words():
+    marks = StubMarks(
+        give=("_check", "asked_too"),
+        leave_out=("deque", "TRICK", "Queue._rest"),
+        todo={"Queue.drop": "the head moves", "asked": ", ".join(3 * [WORDS])},
+        docstring="Kata week01/x: what it is about.\n\nIn two lines.\n",
+    )
+    assert stub_of(MARKED, ["asked", "asked_too"], marks) == MARKED_STUB
+
+
+def test_large_sizes_are_rounded_and_small_ones_not():
+    def words(count):
+        return stub_of("def f():\n" + "    g()\n" * count, ["f"]).split("TODO(kata): ")[1]
+
+    assert words(10) == "(about 10 lines)\n"
+    assert words(12) == "(about 10 lines)\n"
+    assert words(13) == "(about 15 lines)\n"
+
+
+def test_where_a_group_of_imports_begins_stays_apart_when_its_first_goes():
+    source = "import os\n\nimport abc\nimport torch\n\n\ndef f():\n    return 1\n"
+    stub = stub_of(source, [], StubMarks(leave_out=("abc",)))
+    assert stub == "import os\n\nimport torch\n\n\ndef f():\n    return 1\n"
 
 
 def test_a_reference_that_is_no_python_is_told(mini):

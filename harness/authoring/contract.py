@@ -2,8 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
+from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
@@ -23,8 +25,7 @@ def contract_problems(kata: Kata, cache: Path) -> list[str]:
     return [
         *_metadata_problems(kata),
         *_author_problems(kata),
-        *_signature_problems(kata),
-        *_given_problems(kata),
+        *_stub_problems(kata),
         *_wrong_problems(kata, cache),
     ]
 
@@ -54,63 +55,32 @@ def _author_problems(kata: Kata) -> Iterator[str]:
                     yield f"{path.relative_to(kata.root)}:{number}: TODO(author) is left"
 
 
-def _signature_problems(kata: Kata) -> Iterator[str]:
-    """A learner who keeps to the stub's signatures must fit wherever the reference fits."""
-    stub = signatures((pristine_stub(kata) or b"").decode())
-    solution = signatures(kata.solution.read_text(encoding="utf-8"))
+def _stub_problems(kata: Kata) -> Iterator[str]:
+    """The stub is what is cut out of the reference, so that neither is written twice."""
+    reference = f"the reference, {kata.solution.relative_to(kata.root)}"
+    try:
+        cut = cut_stub(kata)
+    except HarnessError as error:
+        yield error.message
+        return
+    defined = {getattr(node, "name", "") for node in ast.parse(cut).body}
     for name in kata.functions:
-        if name not in stub:
-            yield f"stub: expected `{name}` (kata.toml functions), found none"
-        elif name not in solution:
-            yield f"solution: expected `{name}` (kata.toml functions), found none"
-        elif stub[name] != solution[name]:
-            yield f"{name}: expected one signature, found {stub[name]} and {solution[name]}"
-
-
-def _given_problems(kata: Kata) -> Iterator[str]:
-    """What the stub gives away ready made is the reference's own, word for word."""
-    given = parts((pristine_stub(kata) or b"").decode())
-    solution = parts(kata.solution.read_text(encoding="utf-8"))
-    for name, text in given.items():
-        todo = "NotImplementedError" in text or "TODO(kata)" in text
-        if not todo and solution.get(name) != text:
-            found = "another text" if name in solution else "none"
+        if name not in defined:
+            yield f"functions: expected names that {reference}, defines, found {name!r}"
+    found = (pristine_stub(kata) or b"").decode()
+    lines = zip_longest(cut.splitlines(), found.splitlines())
+    for number, (expected, line) in enumerate(lines, start=1):
+        if expected != line:
             yield (
-                f"{name}: expected what the stub gives to stand in the solution unchanged, found "
-                f"{found}. Mark in the stub with TODO(kata) what the learner is to write."
+                f"{kata.file.relative_to(kata.root)}:{number}: expected "
+                f"{_quoted(expected)}, as cut out of {reference}, found {_quoted(line)}. "
+                f"Change the reference or [stub] of kata.toml, then: kata stub {kata.name} --write"
             )
+            return
 
 
-def parts(source: str) -> dict[str, str]:
-    """Top-level functions, methods and named values of a module, name to source text."""
-    found = {}
-    for node in ast.parse(source).body:
-        inside = (
-            [(f"{node.name}.", item) for item in node.body]
-            if isinstance(node, ast.ClassDef)
-            else []
-        )
-        for prefix, item in inside or [("", node)]:
-            if isinstance(item, ast.FunctionDef):
-                found[prefix + item.name] = ast.get_source_segment(source, item) or ""
-            elif isinstance(item, ast.Assign | ast.AnnAssign):
-                target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-                found[prefix + ast.unparse(target)] = ast.get_source_segment(source, item) or ""
-    return found
-
-
-def signatures(source: str) -> dict[str, str]:
-    """Top-level functions, and constructors and public methods of classes, name to signature."""
-    found = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef):
-            found[node.name] = ast.unparse(node.args)
-        elif isinstance(node, ast.ClassDef):
-            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-            public = [item for item in methods if item.name[0] != "_" or item.name == "__init__"]
-            shown = [f"{item.name}({ast.unparse(item.args)})" for item in public]
-            found[node.name] = "; ".join(sorted(shown))
-    return found
+def _quoted(line: str | None) -> str:
+    return "the end" if line is None else repr(line)
 
 
 def _wrong_problems(kata: Kata, cache: Path) -> Iterator[str]:

@@ -31,20 +31,25 @@ def new(house: House, slug: str, backend: str) -> None:
 
 @click.command()
 @click.argument("kata", type=KATA)
+@click.option("--write", is_flag=True, help="Into the kata's folder, instead of showing it.")
 @click.pass_obj
-def stub(house: House, kata: Kata) -> None:
+def stub(house: House, kata: Kata, write: bool) -> None:
     """
     Cut the stub of a kata out of its reference.
 
-    What kata.toml names under `functions`, and the bodies of kernels, are left to the learner.
-    Take out what gives the answer away, and say in each TODO(kata) what is to be done. A copy of
-    the file that stood there is kept: `kata stash`.
+    What kata.toml names under `functions`, and the bodies of kernels, are left to the learner;
+    `[stub]` there says what else is, in which words, and what is given. A copy of the file that
+    stood there is kept: `kata stash`.
     """
-    from harness.authoring.scaffold import cut_stub
+    from harness.authoring.stub import cut_stub
 
-    house.workspace.reset(kata.name, kata.file, cut_stub(kata).encode())
+    text = cut_stub(kata)
+    if not write:
+        click.echo(text, nl=False)
+        return
+    house.workspace.reset(kata.name, kata.file, text.encode())
     click.echo(f"{house.shown(kata.file)}: cut out of {house.shown(kata.solution)}.")
-    click.echo(f"Take out what gives the answer away, then: kata check {kata.name}")
+    click.echo(f"Read it as who has not seen the reference, then: kata check {kata.name}")
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -78,6 +78,22 @@ class SpeedThreshold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StubMarks:
+    """
+    How the stub is cut out of the reference, where the rule of `authoring.stub` does not fit.
+
+    `give` names what is given word for word, `leave_out` what the learner does not see; `todo`
+    says in words what is to be written. A method is ``Class.method``. `docstring` stands in
+    place of the reference's, where that gives the answer away.
+    """
+
+    give: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+    todo: Mapping[str, str] = field(default_factory=dict)
+    docstring: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kata:
     """
     One exercise and where its files are.
@@ -110,6 +126,7 @@ class Kata:
     vary: Mapping[str, Sequence[Any]]
     cost: tuple[CostThreshold, ...]
     speed: tuple[SpeedThreshold, ...]
+    stub: StubMarks = field(default_factory=StubMarks)
 
     @property
     def id(self) -> str:
@@ -178,6 +195,7 @@ def load_kata(folder: Path) -> Kata:
             vary=table.take("vary", dict, {}),
             cost=tuple(_cost(row) for row in table.tables("cost")),
             speed=tuple(_speed(row) for row in table.tables("speed")),
+            stub=_stub(Table(table.take("stub", dict, {}), problems, "stub.")),
         )
         table.done()
         _check_values(kata, problems)
@@ -239,6 +257,21 @@ def _speed(row: Table) -> SpeedThreshold:
         row.problems.add(row.where, "`ratio` and `against` for a baseline", "less")
     row.done()
     return threshold
+
+
+def _stub(row: Table) -> StubMarks:
+    todo = row.take("todo", dict, {})
+    for name, text in todo.items():
+        if not isinstance(text, str):
+            row.problems.add(f"{row.where}todo.{name}", "text", repr(text))
+    marks = StubMarks(
+        give=row.texts("give", default=()),
+        leave_out=row.texts("leave_out", default=()),
+        todo=todo,
+        docstring=row.optional("docstring", str),
+    )
+    row.done()
+    return marks
 
 
 def _check_values(kata: Kata, problems: Problems) -> None:

@@ -128,7 +128,9 @@ def matmul(
     _check(a, b, bias, activation)
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     if c.numel():
-        _launch(a, b, c, bias, activation)
+        by_descriptor = _has_descriptors(a) and None not in map(_row_major, (a, b, c))
+        launch = _launch_by_descriptor if by_descriptor else _launch
+        launch(a, b, c, bias, activation)
     return c
 
 
@@ -150,39 +152,39 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) ->
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None) -> None:
-    M, K = a.shape
-    N = b.shape[1]
-    a_rows, b_rows = _row_major(a), _row_major(b)
-    by_descriptor = _has_descriptors(a) and None not in (a_rows, b_rows, _row_major(c))
-    if not a.is_cuda:
-        config = CPU
-    elif by_descriptor:
-        config = DESCRIPTOR
-    else:
-        config = POINTER if a.itemsize == 2 else POINTER_FP32
+    (M, K), N = a.shape, b.shape[1]
+    on_gpu = POINTER if a.itemsize == 2 else POINTER_FP32
+    config = on_gpu if a.is_cuda else CPU
     tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)
-    common = {
-        "bias_ptr": bias, "M": M, "N": N, "K": K,
-        "bias_stride": 0 if bias is None else bias.stride(0),
-        "ACTIVATION": activation, "GROUP_M": config.group_m,
-        "BLOCK_M": config.m, "BLOCK_N": config.n, "BLOCK_K": config.k,
-        "num_warps": config.warps, "num_stages": config.stages,
-    }  # fmt: skip
-    if by_descriptor:
-        _matmul_descriptor_kernel[(min(tiles, _programs(a)),)](
-            _describe(a_rows, (config.m, config.k), a_rows is not a),
-            _describe(b_rows, (config.k, config.n), b_rows is not b),
-            TensorDescriptor.from_tensor(c, [config.m, config.n]),
-            A_TRANSPOSED=a_rows is not a, B_TRANSPOSED=b_rows is not b,
-            **common,
-        )  # fmt: skip
-    else:
-        _matmul_kernel[(tiles,)](
-            a, b, c,
-            a_m_stride=a.stride(0), a_k_stride=a.stride(1),
-            b_k_stride=b.stride(0), b_n_stride=b.stride(1), c_m_stride=c.stride(0),
-            **common,
-        )  # fmt: skip
+    _matmul_kernel[(tiles,)](
+        a, b, c, bias, M, N, K,
+        a_m_stride=a.stride(0), a_k_stride=a.stride(1),
+        b_k_stride=b.stride(0), b_n_stride=b.stride(1), c_m_stride=c.stride(0),
+        bias_stride=0 if bias is None else bias.stride(0),
+        ACTIVATION=activation, GROUP_M=config.group_m,
+        BLOCK_M=config.m, BLOCK_N=config.n, BLOCK_K=config.k,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def _launch_by_descriptor(
+    a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None
+) -> None:
+    M, N = c.shape
+    config = DESCRIPTOR if a.is_cuda else CPU
+    a_rows, b_rows = _row_major(a), _row_major(b)
+    tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)
+    _matmul_descriptor_kernel[(min(tiles, _programs(a)),)](
+        _describe(a_rows, (config.m, config.k), a_rows is not a),
+        _describe(b_rows, (config.k, config.n), b_rows is not b),
+        TensorDescriptor.from_tensor(c, [config.m, config.n]),
+        bias, M, N, a.shape[1],
+        bias_stride=0 if bias is None else bias.stride(0),
+        A_TRANSPOSED=a_rows is not a, B_TRANSPOSED=b_rows is not b,
+        ACTIVATION=activation, GROUP_M=config.group_m,
+        BLOCK_M=config.m, BLOCK_N=config.n, BLOCK_K=config.k,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
 
 
 def _programs(a: Tensor) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness.authoring.stub import cut_stub as cut_stub
-from harness.authoring.stub import stub_of
+from harness.authoring.stub import cut_stub
 from harness.base.errors import UsageProblem
 from harness.base.files import make_folder, write_atomically
+from harness.content.kata import load_kata
 
 TEMPLATES = ("python", "torch", "triton", "numba", "distributed")  # the backends that have some
 
@@ -70,9 +70,9 @@ def scaffold(root: Path, slug: str, backend: str) -> list[Path]:
         )
         for template, path in plan.items()
     }
-    solution = texts[root / "solutions" / f"week{week}" / f"{name}.py"]
-    texts[folder / f"{name}.py"] = stub_of(solution, [name])
     for path, text in texts.items():
         make_folder(path.parent)
         write_atomically(path, text.encode())
-    return list(texts)
+    kata = load_kata(folder)
+    write_atomically(kata.file, cut_stub(kata).encode())
+    return [*texts, kata.file]

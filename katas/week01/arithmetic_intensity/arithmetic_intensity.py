@@ -111,8 +111,8 @@ class CostMode(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         """Run one op (an overload, such as `aten.add.Tensor`), count it, return its result."""
-        # TODO(kata): check, run, then add up what was read, written and computed (about 12 lines,
-        # and about 35 more for the FLOPs of products and for what an op reads)
+        # TODO(kata): check, run, then add up what was read, written and computed (about 55 lines
+        # with helpers)
         raise NotImplementedError
 
 

@@ -97,4 +97,5 @@ def do_bench(
         ValueError: `launch` is not callable, `rep_ms` is not positive, `warmup_ms` or
             `flush_bytes` is negative.
     """
-    raise NotImplementedError  # TODO(kata): compile, estimate, warm up, time (about 25 lines)
+    # TODO(kata): compile, estimate, warm up, time (about 45 lines with helpers)
+    raise NotImplementedError

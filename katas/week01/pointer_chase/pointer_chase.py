@@ -18,7 +18,7 @@ def chase(nxt: Slots, start: int, steps: int) -> int:
 
     Plain Python, to be compiled by Numba for the CPU and, as a device function, for the GPU.
     """
-    raise NotImplementedError  # TODO(kata): (4 lines)
+    raise NotImplementedError  # TODO(kata): (about 4 lines)
 
 
 def one_cycle(n: int, seed: int) -> Slots:
@@ -28,7 +28,7 @@ def one_cycle(n: int, seed: int) -> Slots:
     Raises:
         ValueError: `n` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): (about 5 lines)
+    raise NotImplementedError  # TODO(kata): (about 6 lines)
 
 
 def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]:
@@ -45,7 +45,8 @@ def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]
     Raises:
         ValueError: the sizes do not ascend, or there are not as many latencies.
     """
-    raise NotImplementedError  # TODO(kata): the slow ones down, then group (about 12 lines)
+    # TODO(kata): the slow ones down, then group (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def bytes_in_flight(latency_s: float, bandwidth: float) -> float:

@@ -117,8 +117,8 @@ def top_ops(trace: Mapping[str, Any], k: int, profile: Profile) -> list[OpStat]:
     Raises:
         ValueError: "no GPU activity in trace".
     """
-    # TODO(kata): collect the GPU's work, sweep the threads for who launched it, add up by op,
-    # hold against the roof (about 55 lines with helpers)
+    # TODO(kata): collect the GPU's work, sweep the threads for who launched it, add up by op, hold
+    # against the roof (about 60 lines with helpers)
     raise NotImplementedError
 
 

@@ -66,7 +66,7 @@ def ridge(machine: Machine, dtype: str, level: str = "hbm") -> float:
     Raises:
         ValueError: `machine` has no such `dtype` or `level`; the message names what it was given.
     """
-    raise NotImplementedError  # TODO(kata): (1 line, and the checks)
+    raise NotImplementedError  # TODO(kata): (about 5 lines with helpers)
 
 
 def roofline(
@@ -84,7 +84,8 @@ def roofline(
         ValueError: `flops` or a level's bytes are negative, bytes are 0 although there are
             FLOPs, or `machine` has no such dtype or level; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): a time for each ceiling, the longest (10 lines)
+    # TODO(kata): a time for each ceiling, the longest (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def crossover(
@@ -107,4 +108,4 @@ def crossover(
         ValueError: `hi` is below 1, `machine` has no such `dtype` or no "hbm", or `cost_fn`
             returns what `roofline` would refuse.
     """
-    raise NotImplementedError  # TODO(kata): (about 8 lines)
+    raise NotImplementedError  # TODO(kata): (about 10 lines)

@@ -75,7 +75,8 @@ def occupancy(threads: int, regs_per_thread: int, smem_bytes: int, limits: Limit
     Raises:
         ValueError: an argument that no block may have; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): blocks by each resource, the fewest (about 20 lines)
+    # TODO(kata): blocks by each resource, the fewest (about 25 lines with helpers)
+    raise NotImplementedError
 
 
 def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits: Limits) -> int:
@@ -92,4 +93,4 @@ def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits:
         ValueError: no block size can be launched, the message names `smem_fn`; or
             `regs_per_thread` is out of range, then it names that.
     """
-    raise NotImplementedError  # TODO(kata): (about 10 lines)
+    raise NotImplementedError  # TODO(kata): (about 9 lines)

@@ -3,7 +3,6 @@
 HBM: the matrix is read once and written once; nothing is computed.
 """
 
-import numpy as np
 from numba import cuda
 
 from harness.arrays import Array, empty
@@ -40,7 +39,8 @@ def transpose(a, out) -> None:
     Launched with blocks of `BLOCK` threads on the grid `tiles(rows, cols)`: one tile a block,
     one barrier, and at most TILE // ROWS elements for each thread.
     """
-    raise NotImplementedError  # TODO(kata): rows into the tile, rows out of it (about 14 lines)
+    # TODO(kata): rows into the tile, rows out of it (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def transpose_tiled(a: Array, out: Array | None = None) -> Array:
@@ -53,4 +53,4 @@ def transpose_tiled(a: Array, out: Array | None = None) -> Array:
         ValueError: `a` is not 2-D, or `out` has not the transposed shape, has another dtype or
             shares memory with `a`.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 12 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)

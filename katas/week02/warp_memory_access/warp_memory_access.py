@@ -31,7 +31,7 @@ def sectors(addr: Integers, size: int, active: Flags) -> Integers:
         ValueError: a size, shape or alignment that no warp can issue; the message names the
             argument.
     """
-    raise NotImplementedError  # TODO(kata): sort lanes, count changes (5 lines, and the checks)
+    raise NotImplementedError  # TODO(kata): sort lanes, count changes (about 20 lines with helpers)
 
 
 def smem_wavefronts(addr: Integers, size: int, active: Flags) -> Integers:
@@ -68,4 +68,4 @@ def cache_replay(
     Raises:
         ValueError: as for `sectors`, or `capacity_bytes` is less than a line.
     """
-    raise NotImplementedError  # TODO(kata): (about 15 lines)
+    raise NotImplementedError  # TODO(kata): (about 20 lines)

@@ -73,7 +73,8 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
         ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
             than 3 different sizes, or fewer than 2 budgets are left.
     """
-    raise NotImplementedError  # TODO(kata): check, a minimum each budget, a line (about 20 lines)
+    # TODO(kata): check, a minimum each budget, a line (about 25 lines with helpers)
+    raise NotImplementedError
 
 
 def plan_and_predict(train: Train, target_flops: float) -> float:
@@ -85,4 +86,5 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """
-    raise NotImplementedError  # TODO(kata): sweep small budgets, fit, predict (about 20 lines)
+    # TODO(kata): sweep small budgets, fit, predict (about 20 lines with helpers)
+    raise NotImplementedError

@@ -41,7 +41,7 @@ def kv_bytes_per_token(cfg: CacheConfig, dtype: str) -> int:
     Raises:
         ValueError: `kind` or `dtype` is unknown; the message names what it was given.
     """
-    raise NotImplementedError  # TODO(kata): (about 6 lines, checks included)
+    raise NotImplementedError  # TODO(kata): (about 9 lines with helpers)
 
 
 def kv_cache_bytes(cfg: CacheConfig, batch: int, seq: int, dtype: str) -> int:
@@ -52,7 +52,8 @@ def kv_cache_bytes(cfg: CacheConfig, batch: int, seq: int, dtype: str) -> int:
         ValueError: `batch` or `seq` is negative (the message names which), or what
             `kv_bytes_per_token` refuses.
     """
-    raise NotImplementedError  # TODO(kata): each layer holds what it can see (about 6 lines)
+    # TODO(kata): each layer holds what it can see (about 9 lines with helpers)
+    raise NotImplementedError
 
 
 def max_batch(cfg: CacheConfig, seq: int, dtype: str, free_bytes: int) -> int:
@@ -62,7 +63,7 @@ def max_batch(cfg: CacheConfig, seq: int, dtype: str, free_bytes: int) -> int:
     Raises:
         ValueError: `free_bytes` is negative, `seq` is below 1, or what `kv_cache_bytes` refuses.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): (3 lines)
 
 
 def max_context(cfg: CacheConfig, batch: int, dtype: str, free_bytes: int) -> int:

@@ -60,7 +60,7 @@ class KVCache:
             ValueError: the shape of `k` does not fit the buffers, `v` is not shaped like `k`, or
                 the tokens do not fit below `max_len`. Nothing has been written then.
         """
-        raise NotImplementedError  # TODO(kata): check, write the free slots, slice (about 13 lines)
+        raise NotImplementedError  # TODO(kata): check, write the free slots, slice (about 15 lines)
 
 
 def attend(
@@ -79,7 +79,8 @@ def attend(
         ValueError: `q` does not fit `k` in batch, tokens or d, or its heads are no multiple of the
             K/V heads; what `KVCache.append` refuses. The cache is then as it was.
     """
-    raise NotImplementedError  # TODO(kata): check, append, mask, attend (about 12 lines)
+    # TODO(kata): check, append, mask, attend (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def kv_cache_decode(

@@ -54,7 +54,7 @@ def dense_peak(chip: Chip) -> float:
     Raises:
         ValueError: `printed_flops_per_s` is not above 0; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): (3 lines)
 
 
 def mfu(
@@ -80,7 +80,8 @@ def mfu(
         ValueError: the result is above 1, `n_chips` is below 1, `tokens_per_s` is negative, or
             what `dense_peak` refuses.
     """
-    raise NotImplementedError  # TODO(kata): FLOPs used over FLOPs available (about 6 lines)
+    # TODO(kata): FLOPs used over FLOPs available (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def hfu(
@@ -106,7 +107,7 @@ def hfu(
     Raises:
         ValueError: unknown `recompute` (the message names it), or what `mfu` refuses.
     """
-    raise NotImplementedError  # TODO(kata): what is computed a second time on top (about 8 lines)
+    raise NotImplementedError  # TODO(kata): what is computed a second time on top (about 6 lines)
 
 
 def mfu_from_steps(
@@ -125,4 +126,4 @@ def mfu_from_steps(
         ValueError: no step is left or `warmup` is negative (the message names `warmup`), a step
             that is left does not take above 0 seconds (`step_times_s`), or what `mfu` refuses.
     """
-    raise NotImplementedError  # TODO(kata): (about 8 lines)
+    raise NotImplementedError  # TODO(kata): (about 6 lines)

@@ -57,7 +57,7 @@ def apply_rope(
     Raises:
         ValueError: `layout` is neither, `cos` is not [s, d / 2], `sin` is not shaped like `cos`.
     """
-    raise NotImplementedError  # TODO(kata): check, then turn the pairs (about 18 lines)
+    raise NotImplementedError  # TODO(kata): check, then turn the pairs (about 15 lines)
 
 
 def rope(

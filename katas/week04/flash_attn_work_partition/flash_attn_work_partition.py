@@ -44,7 +44,7 @@ def work_tiles(
 
     Source: Dao 2023 (FlashAttention-2), section 3.2.
     """
-    raise NotImplementedError  # TODO(kata): (about 10 lines)
+    raise NotImplementedError  # TODO(kata): (about 15 lines with helpers)
 
 
 def assign(tiles: Iterable[Tile], n_slots: int) -> list[list[Tile]]:
@@ -58,7 +58,7 @@ def assign(tiles: Iterable[Tile], n_slots: int) -> list[list[Tile]]:
 
     Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies.
     """
-    raise NotImplementedError  # TODO(kata): (about 8 lines)
+    raise NotImplementedError  # TODO(kata): (about 9 lines)
 
 
 def exchange_bytes(split: Literal["k", "q"], Br: int, d: int, warps: int) -> int:

@@ -26,7 +26,8 @@ def gqa_attention(
 
     Source: Ainslie et al. 2023 (GQA); with hkv = 1, Shazeer 2019 (MQA).
     """
-    raise NotImplementedError  # TODO(kata): check, fold, two products and a softmax (10 lines)
+    # TODO(kata): check, fold, two products and a softmax (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def mean_pool_kv(
@@ -44,4 +45,4 @@ def mean_pool_kv(
 
     Source: Ainslie et al. 2023, section 2.1.
     """
-    raise NotImplementedError  # TODO(kata): (about 5 lines)
+    raise NotImplementedError  # TODO(kata): (about 7 lines)

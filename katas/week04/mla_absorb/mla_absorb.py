@@ -71,7 +71,8 @@ def mla_prefill(
 
     Keys and values may be written out: with s queries that costs less than attending to latents.
     """
-    raise NotImplementedError  # TODO(kata): queries, latents, keys and values (about 10 lines)
+    # TODO(kata): queries, latents, keys and values (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def mla_decode(
@@ -87,7 +88,8 @@ def mla_decode(
         ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, the two
             are not of the same tokens, or `x` is not one token for each sequence of the cache.
     """
-    raise NotImplementedError  # TODO(kata): check, then absorb both projections (about 25 lines)
+    # TODO(kata): check, then absorb both projections (about 25 lines with helpers)
+    raise NotImplementedError
 
 
 def cache_elements(dims: Dims) -> int:

@@ -41,7 +41,7 @@ class Metrics:
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that met both promises; without a TPOT only one was made."""
-        raise NotImplementedError  # TODO(kata): count, divide (about 4 lines)
+        raise NotImplementedError  # TODO(kata): count, divide (about 5 lines)
 
 
 class Scheduler:
@@ -58,7 +58,7 @@ class Scheduler:
     """
 
     def __init__(self, kv_tokens: int, max_batch: int, token_budget: int) -> None:
-        raise NotImplementedError  # TODO(kata): who runs, who waits (about 8 lines)
+        raise NotImplementedError  # TODO(kata): who runs, who waits (about 25 lines with helpers)
 
     def add(self, req_id: int, prompt_len: int) -> None:
         """
@@ -68,15 +68,17 @@ class Scheduler:
             ValueError: `req_id` is waiting or running already, or `prompt_len` is below 1 or
                 more than the cache holds; the message names which. The request is not taken in.
         """
-        raise NotImplementedError  # TODO(kata): two checks, then to the end of the queue (6 lines)
+        # TODO(kata): two checks, then to the end of the queue (about 6 lines)
+        raise NotImplementedError
 
     def plan(self) -> Plan:
         """Decide the next step, and count on the engine to carry it out."""
-        raise NotImplementedError  # TODO(kata): make room, decode, spend the rest (about 40 lines)
+        # TODO(kata): make room, decode, spend the rest (about 40 lines with helpers)
+        raise NotImplementedError
 
     def finished(self, req_id: int) -> None:
         """Hear that a request has emitted its last token; its cache is free."""
-        raise NotImplementedError  # TODO(kata): (about 2 lines)
+        raise NotImplementedError  # TODO(kata): (2 lines)
 
 
 def metrics(events: Iterable[Event]) -> Metrics:
@@ -85,4 +87,4 @@ def metrics(events: Iterable[Event]) -> Metrics:
 
     `events` are in order of time; those of several requests are mixed.
     """
-    raise NotImplementedError  # TODO(kata): (about 15 lines)
+    raise NotImplementedError  # TODO(kata): (about 15 lines with helpers)

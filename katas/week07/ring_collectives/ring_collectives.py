@@ -50,7 +50,8 @@ def ring_reduce_scatter(
     Raises:
         ValueError: `x` is not 1-D. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): pad, then send, receive, add (about 8 lines)
+    # TODO(kata): pad, then send, receive, add (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def ring_all_gather(
@@ -64,7 +65,7 @@ def ring_all_gather(
     Raises:
         ValueError: `chunk` is not 1-D. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): the same ring without the addition (about 7 lines)
+    raise NotImplementedError  # TODO(kata): the same ring without the addition (about 8 lines)
 
 
 def ring_all_reduce(x: Num[Tensor, " s"], rank: int, world: int, p2p: CountingP2P) -> None:

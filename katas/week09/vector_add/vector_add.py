@@ -33,4 +33,4 @@ def vector_add(
     Raises:
         ValueError: `x` is not 1-D, or `y` differs from it in shape, dtype or device.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)

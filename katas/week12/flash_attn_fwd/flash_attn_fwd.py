@@ -56,7 +56,7 @@ def _flash_attn_fwd_kernel(
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # TODO(kata): one tile of queries: which tile, head and batch; the loop over the keys it sees;
-    # one store of o and one of lse (about 45 lines)
+    # one store of o and one of lse (about 40 lines)
     pass
 
 
@@ -91,7 +91,7 @@ def flash_attn_fwd(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 18 lines)
+    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 20 lines)
 
 
 def _launch(q, k, v, o, lse, causal, sm_scale, config: Config | None = None) -> None:
