@@ -1,12 +1,17 @@
 """Results of real devices held against the thresholds: those kept here, and made-up ones."""
 
 import json
+from base64 import urlsafe_b64encode
 from dataclasses import replace
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from harness.base.errors import HarnessError
 from harness.content.catalog import load_curriculum
+from harness.hardware import environment
 from harness.learner.progress import Check, Measurement
 from harness.reports import measured
 from harness.running.runner import Outcome
@@ -168,6 +173,42 @@ def test_naive_versions_are_kept_beside_the_reference(katas, judged, tmp_path):
         ("solution", 0.9, ""),
         ("wrong:naive", 0.3, ""),
     ]
+
+
+def test_what_was_installed_and_done_to_it_is_kept(katas, judged, monkeypatch):
+    monkeypatch.setattr(measured, "bridges", lambda: ["one is lent to the other"])
+    monkeypatch.setattr(measured, "altered", lambda: ["numba/cuda/target.py"])
+    found = measured.measure(katas.values())
+    assert found["installed"]["numpy"] == version("numpy")
+    assert {"torch", "numba-cuda", "cuda-bindings", "gpu-katas"} <= found["installed"].keys()
+    assert "ruff" not in found["installed"]
+    assert found["bridged"] == ["one is lent to the other"]
+    assert found["altered"] == ["numba/cuda/target.py"]
+
+
+def test_nothing_is_measured_with_packages_that_the_project_does_not_allow(
+    katas, judged, monkeypatch
+):
+    told = {"numpy": "expected <2.6, found 3.0"}
+    monkeypatch.setattr(measured, "unmet_requirements", lambda: told)
+    with pytest.raises(HarnessError, match=r"found otherwise: numpy: expected <2\.6, found 3\.0\."):
+        measured.measure(katas.values())
+    assert judged == []
+
+
+def test_a_file_that_is_not_as_it_was_installed_is_named(tmp_path, monkeypatch):
+    info = tmp_path / "patched-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: patched\nVersion: 1.0\n")
+    hashes = {
+        name: urlsafe_b64encode(sha256(b"x = 1\n").digest()) for name in ("a.py", "b.py", "c.py")
+    }
+    lines = [f"{name},sha256={of.rstrip(b'=').decode()},6" for name, of in hashes.items()]
+    (info / "RECORD").write_text("\n".join([*lines, "patched-1.0.dist-info/RECORD,,"]))
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.py").write_text("x = 2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert environment.altered(["patched", "nowhere"]) == ["b.py", "c.py"]
 
 
 def test_an_edit_called_naive_counts_and_other_katas_have_none(katas, judged):

@@ -11,6 +11,7 @@ import click
 from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.cli.house import House
+from harness.hardware.bridges import bridges
 from harness.hardware.environment import JUDGED_WITH, device_present, unmet_requirements, versions
 
 
@@ -75,6 +76,7 @@ def doctor(house: House) -> None:
     sound = [name for name in JUDGED_WITH if name in found and name not in unmet]
     lines += [(name, found[name], True) for name in sound]
     lines += [(name, told, False) for name, told in unmet.items()]
+    lines += [("bridged", told, True) for told in bridges()]
     gpu = "present" if device_present() else "none: work is counted, not timed"
     lines += [
         ("GPU driver", gpu, True),

@@ -17,6 +17,7 @@ import pytest
 from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import find_root
 from harness.content.kata import Case, Kata, kata_of
+from harness.hardware.bridges import bridge_numba_cuda
 from harness.hardware.environment import cache_folder, session_profile
 from harness.hardware.profiles import Profile
 from harness.judge.honesty.watch import watched
@@ -310,10 +311,15 @@ def _device_has_the_dtype(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _simulators_ready(request: pytest.FixtureRequest) -> None:
-    """Put the simulators in place once a kata's test is about to use them."""
+def _kernels_ready(request: pytest.FixtureRequest) -> None:
+    """Put what launches kernels in place once a kata's test is about to use it."""
     kata = kata_of(request.path)
-    if kata is not None and os.environ["KATA_DEVICE"] == "cpu":
+    if kata is None:
+        return
+    if os.environ["KATA_DEVICE"] == "cuda":
+        if kata.backend == "numba":
+            bridge_numba_cuda()
+    else:
         if kata.backend in ("triton", "gluon"):
             from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
 

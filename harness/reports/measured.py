@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.base.errors import HarnessError
 from harness.base.files import write_atomically
 from harness.base.schema import read_toml
 from harness.content.kata import Kata
-from harness.hardware.environment import first_gpu_uuid
+from harness.hardware.bridges import bridges
+from harness.hardware.environment import altered, first_gpu_uuid, installed, unmet_requirements
 from harness.judge.timing.device_state import READ_LIMIT_S
 from harness.learner.progress import Check, Measurement
 from harness.running.runner import Outcome, run_kata
@@ -46,15 +48,22 @@ def measure(
         keep: Called after each kata with its id and all results so far.
 
     Returns:
-        Device, driver, versions, date, and for each kata its status, its failed checks
-        and every threshold on the clock with the samples' quantiles. Those of the naive version
-        are under "wrong:naive".
+        Device, driver, versions, date, what was installed and what was done to it, and for
+        each kata its status, its failed checks and every threshold on the clock with the samples'
+        quantiles. Those of the naive version are under "wrong:naive".
+
+    Raises:
+        HarnessError: What is installed is not what the project allows: that was not measured.
     """
+    _refuse_other_packages()
     results: dict[str, Any] = {
         "schema": SCHEMA,
         "impl": impl,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": query_device(),
+        "installed": installed(),
+        "bridged": bridges(),
+        "altered": altered(),
         "katas": {},
     }
     for kata in katas:
@@ -68,6 +77,15 @@ def measure(
             results["katas"][kata.id][NAIVE] = as_result(slow)
         keep(kata.id, results)
     return results
+
+
+def _refuse_other_packages() -> None:
+    unmet = "; ".join(f"{name}: {told}" for name, told in unmet_requirements().items())
+    if unmet:
+        raise HarnessError(
+            f"measure: expected the packages that pyproject.toml allows, found otherwise: {unmet}. "
+            "Install what was tested together: pip install -c constraints.txt -e ."
+        )
 
 
 def has_naive(kata: Kata) -> bool:
