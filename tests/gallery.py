@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.content.catalog import Curriculum, load_curriculum
-from harness.judge.submission import submissions
+from harness.content.submission import resolve
 from harness.running.runner import pytest_command, read_record, run_group
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,7 +181,7 @@ def _judged(exhibits: Sequence[Exhibit], curriculum: Curriculum, home: Path) -> 
 
 def _written(one: Exhibit, curriculum: Curriculum, events: Sequence[Event], home: Path) -> str:
     kata = curriculum.kata(one.kata)
-    (wrong,) = submissions(kata, f"wrong:{one.wrong}", home / "cache")
+    wrong = resolve(kata, f"wrong:{one.wrong}", home / "cache")
     event = next(
         event
         for event in events

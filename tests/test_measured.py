@@ -151,9 +151,9 @@ def judged(monkeypatch):
     """What `measure` had judged, with made-up figures in place of a GPU's."""
     asked = []
 
-    def run_kata(kata, *, impl, device, extra=()):
-        asked.append((kata.name, impl, device, *extra))
-        return outcome_of(0.3 if impl == "wrong:naive" else 0.9)
+    def run_kata(submission, *, device, extra=()):
+        asked.append((submission.kata.name, submission.label, device, *extra))
+        return outcome_of(0.3 if submission.label == "wrong:naive" else 0.9)
 
     monkeypatch.setattr(measured, "run_kata", run_kata)
     monkeypatch.setattr(measured, "query_device", dict)
@@ -234,10 +234,10 @@ def test_what_was_judged_is_kept_when_a_later_kata_stops_it(katas, judged, monke
     two = [katas[ID], replace(katas[ID], week=2)]
     once = measured.run_kata
 
-    def run_kata(kata, **options):
-        if kata.week == 2:
+    def run_kata(submission, **options):
+        if submission.kata.week == 2:
             raise KeyboardInterrupt
-        return once(kata, **options)
+        return once(submission, **options)
 
     monkeypatch.setattr(measured, "run_kata", run_kata)
     with pytest.raises(KeyboardInterrupt):

@@ -335,7 +335,7 @@ def test_programs_are_told_by_their_own_index_in_either_order():
         pytest.skip("kernels are interpreted in CPU sessions only")
     import torch
 
-    from harness.judge.submission import load_module
+    from harness.judge.loading import load_module
     from harness.meters.triton_traffic import traffic_meter
 
     module = load_module(CHEATS / "solutions" / "week01" / "scaled.py")

@@ -379,8 +379,8 @@ def red_look(mini, tmp_path, monkeypatch):
     """One look that finds an edge red; what it asked the judge."""
     asked = []
 
-    def red(kata, **options):
-        asked.append((kata.name, options["extra"]))
+    def red(submission, **options):
+        asked.append((submission.kata.name, options["extra"]))
         return SimpleNamespace(
             status="failed",
             checks=(Check(name="test_edge", outcome="failed", message="expected 1, found 2"),),

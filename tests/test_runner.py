@@ -8,6 +8,7 @@ import pytest
 
 from harness.content.catalog import load_curriculum
 from harness.content.kata import load_kata
+from harness.content.submission import resolve
 from harness.running.runner import read_record, run_kata
 from harness.running.verdict import events_of
 
@@ -19,7 +20,8 @@ def judge(mini, tmp_path, monkeypatch):
 
     def run(impl, **options):
         kata = load_curriculum(mini).kata("doubled")
-        return run_kata(kata, impl=str(impl), device="cpu", **options)
+        submission = resolve(kata, str(impl), tmp_path / "cache")
+        return run_kata(submission, device="cpu", **options)
 
     return run
 
@@ -122,5 +124,5 @@ def test_what_lies_about_in_a_folder_has_no_say(mini, name, text):
     (mini / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (mini / name).write_text(text)
     kata = load_kata(mini / "katas" / "week01" / "doubled")
-    outcome = run_kata(kata, impl="solution", device="cpu")
+    outcome = run_kata(resolve(kata, "solution", mini), device="cpu")
     assert (outcome.status, len(outcome.checks)) == ("passed", 8), outcome.output

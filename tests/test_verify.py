@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,9 +29,9 @@ class Bench:
         self.kata.file.write_text(source)
         return self.workspace.keep("doubled", self.kata.file, "passed")
 
-    def judge(self, kata, *, impl, device, seed, extra):
-        self.asked.append((kata.name, device, seed, *extra))
-        status = "passed" if "right" in Path(impl).read_text() else "failed"
+    def judge(self, submission, *, device, seed, extra):
+        self.asked.append((submission.kata.name, device, seed, *extra))
+        status = "passed" if "right" in submission.path.read_text() else "failed"
         return SimpleNamespace(status=status, reason="4 of 7 failed")
 
     def verify(self, *claims, sample=5, seed=0, devices=("cpu",)):

@@ -9,8 +9,8 @@ from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
+from harness.content.submission import Submission, wrong_solutions
 from harness.hardware.environment import missing_extra
-from harness.judge.submission import Submission, wrong_solutions
 
 LEAST_WRONG = 3
 TEXT = (".md", ".py", ".toml")

@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import Curriculum, Week, load_curriculum
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
+from harness.content.submission import Submission, resolve
 from harness.hardware.environment import home_folder
 from harness.learner.workspace import Workspace
 
@@ -96,6 +97,12 @@ class House:
                 "Clone the project afresh, or `kata stash list` for an earlier copy."
             )
         return stub
+
+    def submission(self, kata: Kata, impl: str) -> Submission:
+        """The one implementation that ``--impl`` names; a swapped file is the reference's."""
+        found = resolve(kata, impl, self.home / "cache")
+        swapped = impl == "yours" and self.workspace.is_swapped(kata.name, kata.file)
+        return replace(found, kind="solution") if swapped else found
 
     def placed_out(self) -> set[str]:
         """Katas of weeks that the learner has tested out of."""

@@ -11,7 +11,6 @@ from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.content.kata import Kata
 from harness.hardware.profiles import load_profiles
-from harness.judge.submission import submissions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +40,7 @@ def inspect(
     from harness.reports.inspection import inspect_kernels
 
     cache = house.home / "cache"
-    submission = submissions(kata, impl, cache)[0]
+    submission = house.submission(kata, impl)
     profiles = load_profiles(house.root / "hardware_profiles").values()
     with draw.waiting(f"compiling {kata.name} for {', '.join(targets)}"):
         found = inspect_kernels(submission, targets, profiles, cache_dir=cache / "compiled")

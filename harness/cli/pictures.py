@@ -7,9 +7,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.cli.practise import is_reference
 from harness.content.kata import Kata
-from harness.judge.submission import submissions
 
 if TYPE_CHECKING:
     from harness.hardware.profiles import Profile
@@ -111,11 +109,11 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     if out is not None:
         check_file(out)
     check_case(kata, case)
-    submission = submissions(kata, impl, house.home / "cache")[0]
+    submission = house.submission(kata, impl)
     with draw.waiting(f"{kata.name} on the simulator"):
         found = recorded(submission, case)
     title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
-    if is_reference(kata, submission.path) or submission.label.startswith("wrong:"):
+    if submission.kind in ("solution", "wrong"):
         # its lines are printed; most wrong solutions are the reference but for one of them
         house.progress.note("solution_seen", kata.name, "trace")
     _trace_words(found, title)

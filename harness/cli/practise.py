@@ -3,28 +3,25 @@
 import difflib
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 import click
 
-from harness.base.errors import DeviceError, HarnessError, UsageProblem
-from harness.base.files import hash_of, read_file, sha256
-from harness.base.processes import Interrupts
+from harness.base.errors import UsageProblem
+from harness.base.files import hash_of, read_file
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
+from harness.content.submission import Submission
 from harness.hardware.environment import SEEDS, device_present, missing_extra
 from harness.hardware.profiles import find_profile
-from harness.judge.submission import submissions
 from harness.learner.workspace import StashEntry
-from harness.running.runner import Outcome, run_kata
+from harness.running.attempt import attempt
+from harness.running.runner import Outcome
 
 SEED = click.IntRange(0, SEEDS - 1)
 MORE_CASES = 3  # on a repeat, besides those that the kata lists
-EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
 
 
 @click.command()
@@ -63,9 +60,11 @@ def run(
             draw.brief(kata)
         more = more_cases(house, kata, impl)
         for leg in legs:
-            outcome = judge(house, kata, impl, leg, seed, profile, more)
-            name = kept_as(house, kata, impl)
-            draw.outcome(kata, outcome, name, house.shown(kata.file), gpu=device_present())
+            submission = house.submission(kata, impl)
+            outcome = judge(house, submission, leg, seed, profile, more)
+            draw.outcome(
+                kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present()
+            )
             passed = passed and outcome.status == "passed"
         if more and kata.vary:
             click.echo("You solved it before: cases were drawn besides those that are listed.")
@@ -94,83 +93,25 @@ def more_cases(house: House, kata: Kata, impl: str) -> list[str]:
     return [f"--vary={MORE_CASES}"] if repeats else []
 
 
-def kept_as(house: House, kata: Kata, impl: str) -> str:
-    """Whose an attempt is: the reference is nobody's own, under whatever name and edited or not."""
-    if impl == "yours" and house.workspace.is_swapped(kata.name, kata.file):
-        return "solution"
-    file = submissions(kata, impl, house.home / "cache")[0].path
-    return "solution" if is_reference(kata, file) else impl
-
-
 def judge(
     house: House,
-    kata: Kata,
-    impl: str,
+    submission: Submission,
     device: str,
     seed: int | None,
     profile: str | None,
     more: Sequence[str],
 ) -> Outcome:
-    """
-    Run one kata and keep the attempt, an interrupted one as aborted; `more` are options of pytest.
-
-    Raises:
-        DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
-    """
-    if missing := missing_extra(kata):
-        raise HarnessError(f"{missing}, then try again.")
-    if device == "cuda" and not device_present():
-        raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
-    file = submissions(kata, impl, house.home / "cache")[0].path
-    code_hash = sha256(file)
-    progress = house.progress
-    progress.abort_orphans()
-    name = kept_as(house, kata, impl)
-    with Interrupts() as interrupts:
-        attempt = progress.start(
-            kata.name,
-            name,
-            code_hash,
-            seed=seed or 0,
+    """Make an attempt, and show that it is under way; `more` are options of pytest."""
+    with draw.waiting(f"{submission.kata.name} on {device}"):
+        return attempt(
+            submission,
+            house.progress,
+            house.workspace,
             device=device,
-            profile=profile or "",
+            seed=seed,
+            profile=profile,
+            extra=more,
         )
-        try:
-            with interrupts.allowed(), draw.waiting(f"{kata.name} on {device}"):
-                outcome = run_kata(
-                    kata, impl=impl, device=device, seed=seed, profile=profile, extra=more
-                )
-        except BaseException as error:
-            progress.finish(attempt, "aborted", str(error) or "interrupted", checks=(),
-                            measurements=(), versions={}, duration_s=0.0)  # fmt: skip
-            raise
-        if not file.is_file() or sha256(file) != code_hash:
-            outcome = replace(outcome, status="error", reason=EDITED.format(file=file.name))
-        progress.finish(
-            attempt,
-            outcome.status,
-            outcome.reason,
-            checks=outcome.checks,
-            measurements=outcome.measurements,
-            versions=outcome.versions,
-            duration_s=outcome.duration_s,
-            seed=outcome.seed,
-            profile=outcome.profile,
-        )
-    if outcome.status == "passed" and name == "yours":
-        house.workspace.keep(kata.name, file, "passed")
-    if outcome.device_problem:
-        raise DeviceError(
-            f"{kata.name}: {outcome.reason}. Since then the GPU fails a tiny launch: expected an "
-            f"answer, found {outcome.device_problem}. Reset it (nvidia-smi --gpu-reset, or a "
-            "restart) before the next kata."
-        )
-    return outcome
-
-
-def is_reference(kata: Kata, file: Path) -> bool:
-    """Whether `file` is the reference: under another name it still is."""
-    return kata.solution.is_file() and sha256(kata.solution) == sha256(file)
 
 
 @click.command()

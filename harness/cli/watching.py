@@ -10,12 +10,13 @@ from contextlib import contextmanager
 
 import click
 
-from harness.base.files import hash_of, sha256
+from harness.base.files import hash_of
 from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.cli.practise import judge, kept_as, more_cases
+from harness.cli.practise import judge, more_cases
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
+from harness.content.submission import Submission
 from harness.hardware.environment import device_present
 from harness.learner.mastery import COUNTED
 from harness.running.runner import Outcome, run_kata
@@ -64,32 +65,31 @@ def _look(house: House, kata: Kata, device: str) -> bool:
             f"`kata reset {kata.name}` puts the blank stub there."
         )
         return False
-    code_hash = sha256(kata.file)
+    submission = house.submission(kata, "yours")
     with draw.waiting(f"{kata.name} on {device}"):
-        seen = run_kata(kata, impl="yours", device=device, extra=["--staged", "-x"])
+        seen = run_kata(submission, device=device, extra=["--staged", "-x"])
     tests = kata.folder / f"test_{kata.name}.py"
     for line in stage_lines(seen, properties_in(tests.read_text(encoding="utf-8"))):
         click.echo(line)
     if seen.status != "passed":
         if seen.status in COUNTED:
-            _note_red(house, kata, code_hash)
+            _note_red(house, submission)
         return False
     more = more_cases(house, kata, "yours")
-    outcome = judge(house, kata, "yours", device, None, None, more)
-    draw.outcome(
-        kata, outcome, kept_as(house, kata, "yours"), house.shown(kata.file), gpu=device_present()
-    )
+    submission = house.submission(kata, "yours")  # it may have been saved since
+    outcome = judge(house, submission, device, None, None, more)
+    draw.outcome(kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present())
     return outcome.status == "passed"
 
 
-def _note_red(house: House, kata: Kata, code_hash: str) -> None:
+def _note_red(house: House, seen: Submission) -> None:
     """Note a red look once for each text of the file that somebody wrote."""
-    stub = committed_stub(kata)
-    if stub is not None and code_hash == hash_of(stub):
+    kata, stub = seen.kata, committed_stub(seen.kata)
+    if stub is not None and seen.code_hash == hash_of(stub):
         return
     looks = [note.detail for note in house.progress.notes(kata.name) if note.kind == "looked"]
-    if looks[-1:] != [code_hash]:
-        house.progress.note("looked", kata.name, code_hash)
+    if looks[-1:] != [seen.code_hash]:
+        house.progress.note("looked", kata.name, seen.code_hash)
 
 
 def stage_lines(seen: Outcome, properties: Collection[str] = ()) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Katas and the curriculum as plain data."""
+"""Katas and the curriculum as plain data, and whose file is meant."""

@@ -19,7 +19,7 @@ from harness.judge.correctness.memory import NAN
 from harness.judge.guarded import GuardedCall, Inputs, Order
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind
-from harness.judge.submission import Submission
+from harness.judge.loading import Loadable
 from harness.judge.timing import measure
 from harness.judge.timing.device_state import Probe, smi_probe
 from harness.judge.timing.set_aside import nothing_set_aside
@@ -55,7 +55,7 @@ class Trial:
         compile: Target and case to the kernels the launcher would build.
     """
 
-    submission: Submission
+    submission: Loadable
     oracle: ModuleType
     device: str
     seed: int

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.content.kata import load_kata
 from harness.hardware.roofline import Cost
-from harness.judge.submission import load_module
+from harness.judge.loading import load_module
 from harness.judge.trial import ARRAY_BACKENDS, case_arguments
 
 

@@ -21,7 +21,7 @@ from harness.hardware.bridges import bridge_numba_cuda
 from harness.hardware.environment import cache_folder, session_profile
 from harness.hardware.profiles import Profile
 from harness.judge.honesty.watch import watched
-from harness.judge.submission import Submission, load_module
+from harness.judge.loading import Loadable, load_module
 from harness.judge.timing.threshold import judge_cost
 from harness.running.record import SEED
 
@@ -32,13 +32,13 @@ Record = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture(scope="module")
-def submission(request: pytest.FixtureRequest) -> Submission:
+def submission(request: pytest.FixtureRequest) -> Loadable:
     """The implementation under test."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def kata(submission: Submission) -> ModuleType:
+def kata(submission: Loadable) -> ModuleType:
     """The module under test: ``kata.fused_silu(x)``."""
     try:
         with watched(submission):
@@ -51,7 +51,7 @@ def kata(submission: Submission) -> ModuleType:
         pytest.fail(_import_failure(submission, error), pytrace=False)
 
 
-def _import_failure(submission: Submission, error: Exception) -> str:
+def _import_failure(submission: Loadable, error: Exception) -> str:
     """The error of an import, with the line of the learner's file where it arose."""
     _, line = submission.place_of(error)
     where = line or getattr(error, "lineno", None) or "?"
@@ -107,7 +107,7 @@ def record(request: pytest.FixtureRequest) -> Record:
 
 @pytest.fixture
 def trial(
-    submission: Submission,
+    submission: Loadable,
     kata: ModuleType,
     oracle: ModuleType,
     device: str,
@@ -210,7 +210,7 @@ def host_memory() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
+def compiled(submission: Loadable, kata: ModuleType) -> Callable[..., Any]:
     """``compiled(target="sm_90", n=4096, dtype="float16")``: the kernels built for that GPU."""
 
     def build(*, target: str, **case: Any) -> Any:  # noqa: ANN401
@@ -219,7 +219,7 @@ def compiled(submission: Submission, kata: ModuleType) -> Callable[..., Any]:
     return build
 
 
-def _compile(submission: Submission, target: str, case: Case) -> Any:  # noqa: ANN401
+def _compile(submission: Loadable, target: str, case: Case) -> Any:  # noqa: ANN401
     if _ends_as_a_stub(submission.entry):
         raise NotImplementedError  # no compiler need be asked
     from harness.meters.compiled import CompileRequest, StillAStub, compile_kernels

@@ -24,6 +24,7 @@ from harness.authoring.matrix import MatrixState
 from harness.base.errors import HarnessError
 from harness.content.catalog import find_root
 from harness.content.kata import Case, Kata, kata_of, varied_cases
+from harness.content.submission import resolve_all
 from harness.hardware.environment import (
     SEEDS,
     cache_folder,
@@ -32,7 +33,7 @@ from harness.hardware.environment import (
     session_profile,
 )
 from harness.judge.honesty.watch import protect, watched
-from harness.judge.submission import Submission, submissions
+from harness.judge.loading import Loadable
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
 
@@ -221,16 +222,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("speed_threshold", timed, ids=lambda one: one.name)
 
 
-SUBMISSIONS = pytest.StashKey[dict[Path, list[Submission]]]()
+SUBMISSIONS = pytest.StashKey[dict[Path, list[Loadable]]]()
 
 
-def _submissions(kata: Kata, config: pytest.Config) -> list[Submission]:
+def _submissions(kata: Kata, config: pytest.Config) -> list[Loadable]:
     """The same objects for each test of a kata, so that a file is imported once a session."""
     known = config.stash.setdefault(SUBMISSIONS, {})
     if kata.folder not in known:
-        specs = config.getoption("--impl") or ["yours"]
+        impls = config.getoption("--impl") or ["yours"]
         try:
-            found = [one for spec in specs for one in submissions(kata, spec, cache_folder())]
+            found = [Loadable.of(one) for one in resolve_all(kata, impls, cache_folder())]
         except HarnessError as error:
             raise pytest.UsageError(error.message) from None
         known[kata.folder] = found
@@ -345,10 +346,10 @@ def _stub_line(report: pytest.TestReport) -> str:
     return str(dict(report.user_properties).get("stub", ""))
 
 
-def _submission_of(item: pytest.Item) -> Submission | None:
+def _submission_of(item: pytest.Item) -> Loadable | None:
     callspec = getattr(item, "callspec", None)
     found = callspec.params.get("submission") if callspec else None
-    return found if isinstance(found, Submission) else None
+    return found if isinstance(found, Loadable) else None
 
 
 def pytest_sessionfinish() -> None:

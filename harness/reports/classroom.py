@@ -10,6 +10,8 @@ from pathlib import Path
 from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import Curriculum
 from harness.content.kata import Kata, load_kata
+from harness.content.submission import resolve
+from harness.hardware.environment import cache_folder
 from harness.learner.mastery import Level
 from harness.learner.progress import Progress
 from harness.reports.scorecard import Scorecard, read_scorecard
@@ -151,7 +153,7 @@ def grade(
 
 def _grade(learner: str, folder: Path, file: Path, device: str) -> Grade:
     kata = load_kata(folder)
-    outcome = run_kata(kata, impl=str(file), device=device)
+    outcome = run_kata(resolve(kata, str(file), cache_folder()), device=device)
     return Grade(
         learner=learner,
         kata=kata.name,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from harness.base.errors import SubmissionError, UsageProblem
 from harness.content.kata import Case
+from harness.content.submission import Submission
 from harness.hardware.profiles import Profile
-from harness.judge.submission import Submission
 from harness.meters.compiled import (
     CompileFailed,
     CompileRequest,

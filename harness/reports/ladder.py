@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.base.errors import HarnessError
 from harness.content.kata import Kata
-from harness.judge.submission import wrong_solutions
+from harness.content.submission import wrong_solutions
 from harness.reports.measured import rows
 from harness.running.runner import pytest_command, read_record, run_group
 

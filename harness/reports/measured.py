@@ -18,8 +18,15 @@ from harness.base.errors import HarnessError
 from harness.base.files import write_atomically
 from harness.base.schema import read_toml
 from harness.content.kata import Kata
+from harness.content.submission import resolve
 from harness.hardware.bridges import bridges
-from harness.hardware.environment import altered, first_gpu_uuid, installed, unmet_requirements
+from harness.hardware.environment import (
+    altered,
+    cache_folder,
+    first_gpu_uuid,
+    installed,
+    unmet_requirements,
+)
 from harness.judge.timing.device_state import READ_LIMIT_S
 from harness.learner.progress import Check, Measurement
 from harness.running.runner import Outcome, run_kata
@@ -67,13 +74,15 @@ def measure(
         "katas": {},
     }
     for kata in katas:
-        outcome = run_kata(kata, impl=impl, device="cuda")
+        outcome = run_kata(resolve(kata, impl, cache_folder()), device="cuda")
         results["profile"] = outcome.profile or results.get("profile", "")
         results["versions"] = outcome.versions or results.get("versions", {})
         results["katas"][kata.id] = as_result(outcome)
         if naive and has_naive(kata):
             # it is right, and slow at all that is not timed, too
-            slow = run_kata(kata, impl=NAIVE, device="cuda", extra=["-k", "test_speed"])
+            slow = run_kata(
+                resolve(kata, NAIVE, cache_folder()), device="cuda", extra=["-k", "test_speed"]
+            )
             results["katas"][kata.id][NAIVE] = as_result(slow)
         keep(kata.id, results)
     return results

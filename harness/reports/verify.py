@@ -12,6 +12,7 @@ from harness.base.errors import HarnessError, UsageProblem
 from harness.base.files import sha256
 from harness.content.catalog import Curriculum
 from harness.content.kata import Kata
+from harness.content.submission import resolve
 from harness.learner.workspace import Workspace
 from harness.reports.scorecard.plain import SCHEMA
 from harness.running.runner import Outcome, run_kata
@@ -131,8 +132,7 @@ def _verified(
         file = Path(folder) / f"{claim.kata}.py"
         file.write_bytes(code)
         outcome = judge(
-            kata,
-            impl=str(file),
+            resolve(kata, str(file), Path(folder)),
             device=claim.device,
             seed=claim.seed,
             extra=[f"--vary={claim.drawn}"],

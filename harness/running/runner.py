@@ -17,6 +17,7 @@ from harness.base.processes import LINE, run_watched, seal
 from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
 from harness.content.kata import Kata
+from harness.content.submission import Submission
 from harness.hardware.environment import device_present
 from harness.learner.progress import Check, Measurement
 from harness.running.verdict import Event, checks_of, events_of, first, last_words, verdict
@@ -87,9 +88,8 @@ def limits_of(kata: Kata, device: str) -> Limits:
 
 
 def run_kata(
-    kata: Kata,
+    submission: Submission,
     *,
-    impl: str,
     device: str,
     seed: int | None = None,
     profile: str | None = None,
@@ -97,17 +97,18 @@ def run_kata(
     extra: Sequence[str] = (),
 ) -> Outcome:
     """
-    Judge one implementation of `kata` on one device; `extra` are further options of pytest.
+    Judge a submission on one device; `extra` are further options of pytest.
 
     The child is killed with everything it started when its time is over. Only a complete record,
     sealed with this run's nonce, counts as a verdict; the child's exit code does not.
     """
+    kata = submission.kata
     ours, theirs = socket.socketpair()
     with ours, theirs:
         watch = Watch(ours, secrets.token_bytes(16), limits or limits_of(kata, device))
         command = pytest_command(
             [kata],
-            impls=[impl],
+            impls=[submission.label],
             device=device,
             record=f"{LINE}{theirs.fileno()}",
             seed=seed,

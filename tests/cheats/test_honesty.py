@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from harness.base.errors import MetadataError, SubmissionError
 from harness.content.kata import load_kata
+from harness.content.submission import resolve
 from harness.judge.correctness.memory import NAN, poisoned_allocations
 from harness.judge.honesty.forbidden import forbidden, outermost
 from harness.judge.honesty.tools import Toolbox
 from harness.judge.honesty.watch import nothing_left_behind, sealed, watched
-from harness.judge.submission import Submission
 
 
 def test_an_idle_pool_is_no_work_left_behind():
@@ -187,8 +187,7 @@ def test_what_is_added_or_counted_is_nobodys_business(toolbox):
 
 @pytest.fixture
 def submission(mini):
-    kata = load_kata(mini / "katas" / "week01" / "doubled")
-    return Submission(kata, "solution", kata.solution)
+    return resolve(load_kata(mini / "katas" / "week01" / "doubled"), "solution", mini)
 
 
 def ends_in(submission, file, ending):

@@ -45,7 +45,9 @@ class Bench:
         """Judge this source; what came of it."""
         if source is not None:
             self.write(source, name)
-        return judge(self.house, self.kata(name), "yours", device, None, None, [])
+        return judge(
+            self.house, self.house.submission(self.kata(name), "yours"), device, None, None, []
+        )
 
     def assert_still_right(self, name="counted", device="cpu"):
         """The right code passes, whatever happened before, and that is what is remembered."""

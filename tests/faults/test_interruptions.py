@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import practise
 from harness.learner.progress import Progress
+from harness.running import attempt
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/environ").is_file(), reason="processes are found by /proc"
@@ -45,8 +45,8 @@ def test_ctrl_c_during_a_call_leaves_an_aborted_attempt_and_nothing_running(benc
     running.communicate(timeout=60)
     assert running.returncode == 1
     assert bench.alive() == []
-    (attempt,) = bench.progress.attempts()
-    assert (attempt.status, attempt.reason) == ("aborted", "interrupted")
+    (kept,) = bench.progress.attempts()
+    assert (kept.status, kept.reason) == ("aborted", "interrupted")
     bench.assert_still_right()
 
 
@@ -56,9 +56,9 @@ def test_a_harness_killed_during_a_call_takes_everything_with_it(bench):
     running.kill()
     running.communicate(timeout=60)
     bench.assert_nothing_left()
-    assert [attempt.status for attempt in bench.progress.attempts()] == ["running"]
+    assert [one.status for one in bench.progress.attempts()] == ["running"]
     bench.assert_still_right()
-    assert [attempt.status for attempt in bench.progress.attempts()] == ["aborted", "passed"]
+    assert [one.status for one in bench.progress.attempts()] == ["aborted", "passed"]
 
 
 @pytest.mark.parametrize("moment", ["start", "finish"])
@@ -76,8 +76,8 @@ def test_ctrl_c_while_a_record_is_written_waits_until_it_is(bench, monkeypatch, 
         patched.setattr(Progress, moment, interrupted)
         with pytest.raises(KeyboardInterrupt):
             bench.judge()
-    (attempt,) = bench.progress.attempts()
-    assert attempt.status == {"start": "aborted", "finish": "passed"}[moment]
+    (kept,) = bench.progress.attempts()
+    assert kept.status == {"start": "aborted", "finish": "passed"}[moment]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -95,8 +95,8 @@ def test_what_breaks_off_a_run_is_the_reason_of_its_attempt(bench, monkeypatch):
         raise OSError("out of processes")
 
     bench.solve()
-    monkeypatch.setattr(practise, "run_kata", fail)
+    monkeypatch.setattr(attempt, "run_kata", fail)
     with pytest.raises(OSError, match="out of processes"):
         bench.judge()
-    (attempt,) = bench.progress.attempts()
-    assert (attempt.status, attempt.reason) == ("aborted", "out of processes")
+    (kept,) = bench.progress.attempts()
+    assert (kept.status, kept.reason) == ("aborted", "out of processes")

@@ -198,7 +198,7 @@ def test_output_of_any_kind_and_size_is_survived(bench):
 def test_running_out_of_host_memory_is_named(bench):
     bench.write("def counted(numbers):\n    return bytearray(3 << 30)\n")
     limits = Limits(run_s=20, memory_bytes=2 << 30)
-    outcome = run_kata(bench.kata(), impl="yours", device="cpu", limits=limits)
+    outcome = run_kata(bench.house.submission(bench.kata(), "yours"), device="cpu", limits=limits)
     assert outcome.status == "failed"
     assert outcome.reason == "3 of 3 checks failed: host out of memory"
     assert outcome.checks[0].message == "host out of memory: MemoryError (line 2, in counted)"
@@ -207,14 +207,16 @@ def test_running_out_of_host_memory_is_named(bench):
 def test_a_start_that_hangs_has_a_limit_of_its_own(bench):
     bench.write("while True:\n    pass\n")
     limits = Limits(startup_s=1, run_s=60)
-    outcome = run_kata(bench.kata(), impl="yours", device="cpu", limits=limits)
+    outcome = run_kata(bench.house.submission(bench.kata(), "yours"), device="cpu", limits=limits)
     assert outcome.status == "timed_out"
     assert outcome.reason.startswith("start-up was stopped after ")
 
 
 def test_a_slow_import_is_not_charged_to_the_tests(bench):
     bench.write("import time\ntime.sleep(1.5)\n" + RIGHT)
-    outcome = run_kata(bench.kata(), impl="yours", device="cpu", limits=Limits(run_s=1))
+    outcome = run_kata(
+        bench.house.submission(bench.kata(), "yours"), device="cpu", limits=Limits(run_s=1)
+    )
     assert outcome.status == "passed", outcome.reason
 
 
@@ -223,7 +225,7 @@ def test_a_process_that_does_not_end_keeps_its_verdict_and_is_stopped(bench):
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n" + RIGHT
     )
     limits = Limits(run_s=60, exit_s=0.5)
-    outcome = run_kata(bench.kata(), impl="yours", device="cpu", limits=limits)
+    outcome = run_kata(bench.house.submission(bench.kata(), "yours"), device="cpu", limits=limits)
     assert outcome.status in ("passed", "failed")
     assert outcome.reason.endswith("; a thread or process that it left running was stopped")
     assert len(outcome.checks) == 3

@@ -9,9 +9,9 @@ import pytest
 from harness.base import pace
 from harness.base.errors import DeviceError
 from harness.base.processes import seal
-from harness.cli import draw, practise
+from harness.cli import draw
 from harness.content.kata import load_kata
-from harness.running import runner
+from harness.running import attempt, runner
 from harness.running.causes import cause_of, in_one_line
 from harness.running.runner import Limits, Outcome, Watch, device_problem, limits_of
 from harness.running.verdict import checks_of, verdict
@@ -376,8 +376,8 @@ def test_a_device_that_does_not_answer_ends_the_session_after_the_attempt_is_kep
     bench, monkeypatch
 ):
     lost = replace(PASSED, status="crashed", device_problem="no answer within 60 s")
-    monkeypatch.setattr(practise, "run_kata", lambda *_, **__: lost)
-    monkeypatch.setattr(practise, "device_present", lambda: True)
+    monkeypatch.setattr(attempt, "run_kata", lambda *_, **__: lost)
+    monkeypatch.setattr(attempt, "device_present", lambda: True)
     bench.solve()
     with pytest.raises(DeviceError, match=r"found no answer within 60 s\. Reset it"):
         bench.judge(device="cuda")
@@ -396,7 +396,7 @@ def test_no_verdict_is_about_a_file_that_is_gone_or_another_by_then(bench, monke
         return PASSED
 
     bench.solve()
-    monkeypatch.setattr(practise, "run_kata", run_kata)
+    monkeypatch.setattr(attempt, "run_kata", run_kata)
     assert bench.judge().status == "error"
     latest = bench.progress.latest("counted")
     assert latest.reason.startswith("counted.py was changed while it was judged")

@@ -40,9 +40,9 @@ import pytest
 from _pytest import outcomes
 
 from harness.base.errors import SubmissionError
+from harness.content.submission import Submission
 from harness.hardware.environment import cache_folder, home_folder
 from harness.judge.honesty.tools import homeless_codes, toolbox
-from harness.judge.submission import Submission
 
 # ---- files that hold an answer -------------------------------------------------------------
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 from harness.base.errors import HarnessError
 from harness.content.kata import load_kata
-from harness.judge.submission import Submission, load_module
+from harness.content.submission import resolve
+from harness.hardware.environment import cache_folder
+from harness.judge.loading import Loadable, load_module
 from harness.judge.trial import case_arguments
 from harness.reports.pictures.recording import Recording
 
 STUB, REFUSED = 10, 11  # exit codes: nothing written yet; an error that says itself what to do
 
 
-def record(submission: Submission, case: int) -> Recording:
+def record(submission: Loadable, case: int) -> Recording:
     """Record the call on a case, counted from 1; on the inputs of seed 0."""
     kata = submission.kata
     arguments = case_arguments(kata.cases[case - 1], kata.backend)
@@ -33,9 +35,10 @@ def record(submission: Submission, case: int) -> Recording:
     return record_triton(call, submission.path)
 
 
-def main(folder: str, label: str, path: str, case: str, out: str) -> int:
-    """Write the recording to the file `out`; return the exit code."""
-    submission = Submission(load_kata(Path(folder)), label, Path(path))
+def main(folder: str, path: str, case: str, out: str) -> int:
+    """Write the recording of the file `path` to the file `out`; return the exit code."""
+    kata = load_kata(Path(folder))
+    submission = Loadable.of(resolve(kata, path, cache_folder()))
     try:
         found = record(submission, int(case))
     except NotImplementedError:

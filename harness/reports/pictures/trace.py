@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.base.errors import SubmissionError, UsageProblem
 from harness.base.processes import run_group
 from harness.content.kata import Kata
-from harness.judge.submission import Submission
+from harness.content.submission import Submission
 from harness.reports.pictures.record import REFUSED, STUB
 from harness.reports.pictures.recording import Recording
 
@@ -58,8 +58,7 @@ def recorded(submission: Submission, case: int) -> Recording:
     with tempfile.TemporaryDirectory(prefix="kata-trace-") as folder:
         out = Path(folder) / "recording.json"
         command = [sys.executable, "-m", "harness.reports.pictures.record",
-                   str(kata.folder), submission.label, str(submission.path), str(case),
-                   str(out)]  # fmt: skip
+                   str(kata.folder), str(submission.path), str(case), str(out)]  # fmt: skip
         exit_code, output = run_group(command, LIMIT_S, SIMULATED, cwd=kata.root)
         written = out.read_text(encoding="utf-8") if out.is_file() else ""
     if exit_code == STUB:

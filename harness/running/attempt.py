@@ -1,0 +1,92 @@
+"""An attempt: a run that is kept, however it ends."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.base.errors import DeviceError, HarnessError
+from harness.base.files import read_file
+from harness.base.processes import Interrupts
+from harness.content.submission import Submission
+from harness.hardware.environment import device_present, missing_extra
+from harness.learner.progress import Progress
+from harness.learner.workspace import Workspace
+from harness.running.runner import Outcome, run_kata
+
+EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
+
+
+def attempt(
+    submission: Submission,
+    progress: Progress,
+    workspace: Workspace,
+    *,
+    device: str,
+    seed: int | None = None,
+    profile: str | None = None,
+    extra: Sequence[str] = (),
+) -> Outcome:
+    """
+    Run a submission and keep the attempt, an interrupted one as aborted.
+
+    Args:
+        submission: What is judged; a file of the learner's own that passes is kept as well.
+        progress: Where the attempt is kept.
+        workspace: Where the file is kept.
+        device: "cpu" or "cuda".
+        seed: Of an earlier run, to see it again.
+        profile: The hardware profile to judge against.
+        extra: Further options of pytest.
+
+    Raises:
+        HarnessError: there is no file, or a package that the kata needs is missing.
+        DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
+    """
+    kata = submission.kata
+    if missing := missing_extra(kata):
+        raise HarnessError(f"{missing}, then try again.")
+    if device == "cuda" and not device_present():
+        raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
+    if not submission.code_hash:
+        read_file(submission.path)  # says what is wrong with it
+    progress.abort_orphans()
+    with Interrupts() as interrupts:
+        begun = progress.start(
+            kata.name,
+            submission.owner,
+            submission.code_hash,
+            seed=seed or 0,
+            device=device,
+            profile=profile or "",
+        )
+        try:
+            with interrupts.allowed():
+                outcome = run_kata(
+                    submission, device=device, seed=seed, profile=profile, extra=extra
+                )
+        except BaseException as error:
+            progress.finish(begun, "aborted", str(error) or "interrupted", checks=(),
+                            measurements=(), versions={}, duration_s=0.0)  # fmt: skip
+            raise
+        if not submission.is_unchanged():
+            reason = EDITED.format(file=submission.path.name)
+            outcome = replace(outcome, status="error", reason=reason)
+        progress.finish(
+            begun,
+            outcome.status,
+            outcome.reason,
+            checks=outcome.checks,
+            measurements=outcome.measurements,
+            versions=outcome.versions,
+            duration_s=outcome.duration_s,
+            seed=outcome.seed,
+            profile=outcome.profile,
+        )
+    if outcome.status == "passed" and submission.owner == "yours":
+        workspace.keep(kata.name, submission.path, "passed")
+    if outcome.device_problem:
+        raise DeviceError(
+            f"{kata.name}: {outcome.reason}. Since then the GPU fails a tiny launch: expected an "
+            f"answer, found {outcome.device_problem}. Reset it (nvidia-smi --gpu-reset, or a "
+            "restart) before the next kata."
+        )
+    return outcome
