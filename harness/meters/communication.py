@@ -3,6 +3,7 @@ What a rank sends: bytes, messages and their order, point-to-point and collectiv
 
     with CountingP2P() as p2p: ...  # isend, irecv, send, recv over torch.distributed
     with comm_meter() as c: ...     # c.bytes_sent c.messages c.calls c.log
+    with comm_meter(gradients_of=parameters) as c: ...  # c.overlapped_bytes, gradients in c.log
 
 Bytes follow one convention whatever the backend does. On P ranks, per rank:
 
@@ -21,16 +22,24 @@ those are what is counted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _resolve_process_group
+from torch.autograd.graph import Node, get_gradient_edge
 
-from harness.base.errors import HarnessError, UsageProblem
-from harness.meters.dispatch import OperatorWatch, tensors_in
+from harness.base.errors import HarnessError
+from harness.meters.collective_rules import (
+    NAMESPACES,
+    RULES,
+    Call,
+    group_of,
+    named_arguments,
+    rule_name,
+)
+from harness.meters.dispatch import OperatorWatch
 
 # torch 2.13 renames both and warns about the old names; 2.11 has only those
 reduce_scatter_tensor: Callable[..., dist.Work | None] = (
@@ -93,10 +102,17 @@ def exchanges() -> bool:
     return bool(dist.get_backend() == "nccl")
 
 
+class Log(Protocol):
+    """Where transfers are noted: a list, or every meter that runs."""
+
+    def append(self, transfer: Transfer, /) -> None:
+        """Note one more."""
+
+
 class Pending:
     """A transfer under way; waiting for it, once, is an entry of the log too."""
 
-    def __init__(self, work: dist.Work | Exchange, transfer: Transfer, log: list[Transfer]) -> None:
+    def __init__(self, work: dist.Work | Exchange, transfer: Transfer, log: Log) -> None:
         self.transfer = transfer
         self.waited = False
         self._work = work
@@ -124,8 +140,21 @@ class Pending:
 
 
 def _told(transfer: Transfer) -> str:
-    towards = "to" if transfer.op == "isend" else "from"
-    return f"{transfer.op} of {transfer.bytes} bytes {towards} rank {transfer.peer}"
+    told = f"{transfer.op} of {transfer.bytes} bytes"
+    if transfer.peer is None:
+        return told
+    return f"{told} {'to' if transfer.op == 'isend' else 'from'} rank {transfer.peer}"
+
+
+def assert_waited(posted: Sequence[Pending], who: str) -> None:
+    """WaitProblem unless each of `posted` has been waited for."""
+    forgotten = Counter(_told(one.transfer) for one in posted if not one.waited)
+    if forgotten:
+        raise WaitProblem(
+            f"{who}: expected a wait() for each of {len(posted)} transfers, found none "
+            f"for {', '.join(f'{count} x {told}' for told, count in forgotten.items())}. "
+            "Wait for every transfer once."
+        )
 
 
 class CountingP2P:
@@ -168,13 +197,8 @@ class CountingP2P:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        forgotten = Counter(_told(one.transfer) for one in self._posted if not one.waited)
-        if kind is None and forgotten:
-            raise WaitProblem(
-                f"p2p: expected a wait() for each of {len(self._posted)} transfers, found none "
-                f"for {', '.join(f'{count} x {told}' for told, count in forgotten.items())}. "
-                "Wait for every transfer once."
-            )
+        if kind is None:
+            assert_waited(self._posted, "p2p")
 
     def isend(self, tensor: Tensor, dst: int) -> Pending:
         """Start sending `tensor`, which must not change before the wait."""
@@ -218,130 +242,6 @@ class CountingP2P:
         return self._posted[-1]
 
 
-class _Sent(NamedTuple):
-    """What one call makes this rank send, and the peer it names."""
-
-    bytes: int
-    messages: int
-    peer: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One communication operator: its arguments by name, and this rank's place in the group."""
-
-    arguments: Mapping[str, Any]
-    world: int
-    rank: int
-
-    @property
-    def payload(self) -> Any:  # noqa: ANN401
-        """The tensors this rank puts in."""
-        names = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input")
-        return next(self.arguments[name] for name in names if name in self.arguments)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the payload."""
-        return _bytes_of(self.payload)
-
-
-def _bytes_of(tree: object) -> int:
-    return sum(tensor.nbytes for tensor in tensors_in(tree))
-
-
-def _all_reduce(call: _Call) -> _Sent:
-    return _Sent(2 * (call.world - 1) * call.payload_bytes // call.world, 2 * (call.world - 1))
-
-
-def _reduce_scatter(call: _Call) -> _Sent:
-    return _Sent((call.world - 1) * call.payload_bytes // call.world, call.world - 1)
-
-
-def _all_gather(call: _Call) -> _Sent:
-    return _Sent((call.world - 1) * call.payload_bytes, call.world - 1)
-
-
-def _all_to_all(call: _Call) -> _Sent:
-    sizes = _split_bytes(call)
-    abroad = [size for rank, size in enumerate(sizes) if rank != call.rank and size]
-    return _Sent(sum(abroad), len(abroad))
-
-
-def _split_bytes(call: _Call) -> list[int]:
-    """Bytes this rank addresses to each rank."""
-    payload = call.payload
-    if not isinstance(payload, Tensor):
-        return [tensor.nbytes for tensor in tensors_in(payload)]
-    rows = call.arguments.get("input_split_sizes")
-    if not rows:
-        return [payload.nbytes // call.world] * call.world
-    row_bytes = payload.nbytes // max(1, payload.shape[0])
-    return [count * row_bytes for count in rows]
-
-
-def _from_root(call: _Call) -> _Sent:
-    root = call.arguments.get("root_rank", call.arguments.get("src"))
-    return _Sent(call.payload_bytes, 1, root) if call.rank == root else _Sent(0, 0, root)
-
-
-def _to_root(call: _Call) -> _Sent:
-    root = call.arguments["root_rank"]
-    return _Sent(0, 0, root) if call.rank == root else _Sent(call.payload_bytes, 1, root)
-
-
-def _scatter(call: _Call) -> _Sent:
-    root = call.arguments["root_rank"]
-    if call.rank != root:
-        return _Sent(0, 0, root)
-    return _Sent(*_all_to_all(call)[:2], root)
-
-
-def _send(call: _Call) -> _Sent:
-    return _Sent(_bytes_of(call.arguments), 1, call.arguments["dst"])
-
-
-def _receive(call: _Call) -> _Sent:
-    return _Sent(0, 0, call.arguments.get("src"))
-
-
-def _batch(call: _Call) -> _Sent:
-    kinds = zip(call.arguments["op_list"], call.payload, strict=True)
-    sizes = [tensor.nbytes for kind, tensor in kinds if kind == "isend"]
-    return _Sent(sum(sizes), len(sizes))
-
-
-NAMESPACES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
-
-# The name an operator is logged under: the first whose letters occur in the operator's.
-RULES: dict[str, Callable[[_Call], _Sent]] = {
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
-    "broadcast": _from_root,
-    "barrier": _receive,
-    "reduce": _to_root,
-    "gather": _to_root,
-    "scatter": _scatter,
-    "send": _send,
-    "recv": _receive,
-    "batch_p2p": _batch,
-}
-
-
-def _rule_name(operator: str) -> str:
-    """Find the one name of `c10d._allgather_base_`, `c10d.allgather_` and the like."""
-    letters = operator.replace("_", "")
-    for name in RULES:
-        if name.replace("_", "") in letters:
-            return name
-    raise UsageProblem(
-        f"comm_meter: expected one of {', '.join(RULES)}, found the operator {operator}. "
-        "Add its rule to harness/meters/communication.py."
-    )
-
-
 class CommMeter(OperatorWatch):
     """
     Counts the communication this rank starts inside its `with` block.
@@ -349,48 +249,84 @@ class CommMeter(OperatorWatch):
     bytes_sent, messages   by the convention at the top of this module
     calls                  how often each collective ran, `"all_reduce"` …
     log                    the same, in order: (op, peer or root, bytes sent)
+
+    Of `gradients_of` the log also tells when the backward pass has produced the gradient of each,
+    before any hook of it runs: ("gradient", index, bytes). What `Collectives` waits for is there
+    too: ("wait_all_reduce", None, bytes of the operand).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gradients_of: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.bytes_sent = 0
         self.messages = 0
         self.calls: Counter[str] = Counter()
         self.log: list[Transfer] = []
+        self._parameters = [*gradients_of]
+        # an AccumulateGrad node lives only as long as somebody holds it
+        self._nodes: list[Node] = []
+
+    @property
+    def overlapped_bytes(self) -> int:
+        """Bytes of what was started while a gradient was still to come."""
+        last = max((at for at, one in enumerate(self.log) if one.op == "gradient"), default=0)
+        return sum(one.bytes for one in self.log[:last] if one.op in self.calls)
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        for at, parameter in enumerate(self._parameters):
+            if not parameter.requires_grad:
+                continue
+            node = get_gradient_edge(parameter).node
+            node.register_prehook(partial(self._note_gradient, at, parameter.nbytes))
+            self._nodes.append(node)
+        RUNNING.meters.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        RUNNING.meters.remove(self)
+        self._nodes.clear()
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Count `func` if it communicates, then run it."""
         if func.namespace in NAMESPACES:
-            self._note(str(func.overloadpacket), _named(func, args, kwargs))
+            self._note(str(func.overloadpacket), named_arguments(func, args, kwargs))
         return func(*args, **kwargs)
 
     def _note(self, operator: str, arguments: Mapping[str, Any]) -> None:
-        group = _group(arguments)
+        group = group_of(arguments)
         if group is None:  # wait_tensor and the like: nothing is sent
             return
-        name = _rule_name(operator)
-        sent = RULES[name](_Call(arguments=arguments, world=group.size(), rank=group.rank()))
+        name = rule_name(operator)
+        sent = RULES[name](Call(arguments=arguments, world=group.size(), rank=group.rank()))
         self.bytes_sent += sent.bytes
         self.messages += sent.messages
         self.calls[name] += 1
         self.log.append(Transfer(name, sent.peer, sent.bytes))
 
-
-def _named(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    names = [argument.name for argument in func._schema.arguments]
-    return dict(zip(names, args, strict=False)) | dict(kwargs)
+    def _note_gradient(self, at: int, size: int, _: object) -> None:
+        self.log.append(Transfer("gradient", at, size))
 
 
-def _group(arguments: Mapping[str, Any]) -> dist.ProcessGroup | None:
-    """Find the group among the arguments: boxed for c10d, usually named for functional ops."""
-    group = arguments.get("process_group", arguments.get("group_name"))
-    if isinstance(group, str):
-        return _resolve_process_group(group)  # type: ignore[arg-type]
-    if group is None or isinstance(group, dist.ProcessGroup):
-        return group
-    return dist.ProcessGroup.unbox(group)
+class Running:
+    """The meters whose blocks this rank is in: what is appended goes into the log of each."""
+
+    def __init__(self) -> None:
+        self.meters: list[CommMeter] = []
+
+    def append(self, transfer: Transfer, /) -> None:
+        """Note what no operator tells of: a wait."""
+        for meter in self.meters:
+            meter.log.append(transfer)
 
 
-def comm_meter() -> CommMeter:
-    """Return a meter of communication, to be used in a `with` statement on each rank."""
-    return CommMeter()
+RUNNING = Running()
+
+
+def comm_meter(gradients_of: Iterable[Tensor] = ()) -> CommMeter:
+    """
+    Return a meter of communication, to be used in a `with` statement on each rank.
+
+    `gradients_of` lists the leaves whose gradients the log tells of as well, a model's parameters.
+    """
+    return CommMeter(gradients_of)

@@ -143,7 +143,8 @@ class DispatchMeter(OperatorWatch):
     calls            how often each overload ran, `"aten.cat.default"` …
     allocated_bytes  bytes of all storages made by operators inside, meta tensors included
     real_bytes       the part of `allocated_bytes` that is not on the meta device
-    peak_live_bytes  the most bytes of such storages alive after any operator
+    peak_live_bytes  the most bytes of such storages, and of those of `held`, alive after any
+                     operator: with a rank's shards as `held`, the peak of what it has
     copied_bytes     bytes written by operators that compute nothing: `WHOLE_COPIES`,
                      `PARTIAL_COPIES`, `INDEXED_COPIES`
     host_syncs       operators that make the host wait for the device: `BLOCKING_READS`, copies
@@ -151,7 +152,7 @@ class DispatchMeter(OperatorWatch):
                      `output_size`; counted on the CPU too, where they cost nothing
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
         self.allocated_bytes = 0
@@ -160,6 +161,8 @@ class DispatchMeter(OperatorWatch):
         self.copied_bytes = 0
         self.host_syncs = 0
         self._made = _Storages()
+        for tensor in held:
+            self._made.add(tensor.untyped_storage())
 
     def count(self, name: str) -> int:
         """Return the calls of an operator (`"aten.cat"`, all overloads) or of one overload."""
@@ -251,9 +254,9 @@ def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
     return masked and not (len(args) > 2 and args[2].numel() == 1)
 
 
-def dispatch_meter() -> DispatchMeter:
-    """Return a meter of operators, to be used in a `with` statement."""
-    return DispatchMeter()
+def dispatch_meter(*, held: Iterable[Tensor] = ()) -> DispatchMeter:
+    """Return a meter of operators for a `with` statement; `held` is alive already, and counts."""
+    return DispatchMeter(held)
 
 
 class SavedMeter:
