@@ -19,6 +19,7 @@ from harness.simulators.serving import (
     ScheduleViolation,
     Slo,
     StepModel,
+    audit_log,
     bursty_trace,
     chat_trace,
     llama2_7b,
@@ -395,6 +396,77 @@ def test_a_report_waits_for_every_request():
         auditor.report()
 
 
+@pytest.mark.parametrize("start_s", [math.nan, math.inf, -1.0])
+def test_a_step_starts_at_some_time(start_s):
+    auditor = Auditor([request(0, 4, 3, arrival=-9.0)], unit_steps())
+    with pytest.raises(ScheduleViolation, match="starts at no time"):
+        auditor.advance(Plan(prefill=[(0, 4)]), start_s)
+
+
+def test_a_long_clock_hides_no_microseconds():
+    quick = SimpleNamespace(time=lambda prefill, decode: 1e-3)
+    trace = [request(0, 4, 1, arrival=5000.0)]
+    step = Auditor(trace, quick).advance(Plan(prefill=[(0, 4)]), 5000.0)
+    assert audit_log([step], trace, quick).makespan_s == pytest.approx(1e-3)
+    with pytest.raises(ScheduleViolation, match="expected to take 0.001 s"):
+        audit_log([replace(step, end_s=step.end_s - 1e-6)], trace, quick)
+
+
+# --- blocks ---
+
+
+def preempted(*tables):
+    """Two requests in blocks of 4: the first, of 6 tokens, is preempted and starts over."""
+    trace = [request(0, 6, 2), request(1, 3, 2)]
+    plans = [
+        Plan(prefill=[(0, 6)]),
+        Plan(preempt=[0], prefill=[(1, 3)]),
+        Plan(decode=[1]),
+        Plan(prefill=[(0, 7)]),
+    ]
+    auditor = Auditor(trace, unit_steps(), block_size=4)
+    steps = [auditor.advance(plan, float(at)) for at, plan in enumerate(plans)]
+    return trace, [replace(step, blocks=told) for step, told in zip(steps, tables, strict=True)]
+
+
+SOUND = ({0: [2, 0]}, {1: [1]}, {}, {})
+
+
+@pytest.mark.parametrize("spare", [{}, {1: (1, 2)}], ids=["as needed", "one ahead"])
+def test_blocks_that_hold_what_is_cached_are_accepted(spare):
+    trace, steps = preempted(SOUND[0], SOUND[1] | spare, *SOUND[2:])
+    report = audit_log(steps, trace, unit_steps(), kv_tokens=12, block_size=4)
+    assert report.ttft.values == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("at", "table", "complaint"),
+    [
+        (0, {0: [2]}, "step 0 at 0 s, request 0: expected 2 blocks or more, found 1"),
+        (0, {}, "request 0: expected 2 blocks or more, found 0"),
+        (0, {0: [2, 2]}, "request 0: holds block 2, which request 0 has"),
+        (0, {0: [2, 3]}, "request 0: holds block 3, which there is not"),
+        (0, {0: [2, -1]}, "request 0: holds block -1, which there is not"),
+        (0, {0: [2, 0], 1: [1]}, "request 1: keeps 1 blocks but has nothing cached"),
+        (0, {0: [2, 0], 7: []}, "request 7: holds blocks but is not in the trace"),
+        (1, {0: [2, 0], 1: [1]}, "step 1 at 1 s, request 0: keeps 2 blocks but has nothing"),
+        (2, {1: [1]}, "step 2 at 2 s, request 1: keeps 1 blocks but has nothing cached"),
+    ],
+)
+def test_blocks_that_cannot_be_are_rejected(at, table, complaint):
+    trace, steps = preempted(*SOUND[:at], table, *SOUND[at + 1 :])
+    with pytest.raises(ScheduleViolation) as caught:
+        audit_log(steps, trace, unit_steps(), kv_tokens=12, block_size=4)
+    assert complaint in str(caught.value)
+
+
+def test_a_block_of_two_requests_is_rejected():
+    trace = [request(0, 2, 2), request(1, 2, 2)]
+    step = Auditor(trace, unit_steps()).advance(Plan(prefill=[(0, 2), (1, 2)]), 0.0)
+    with pytest.raises(ScheduleViolation, match="request 1: holds block 1, which request 0 has"):
+        audit_log([replace(step, blocks={0: [0, 1], 1: [1, 2]})], trace, unit_steps())
+
+
 # --- simulate ---
 
 
@@ -461,6 +533,63 @@ def test_a_sound_scheduler_serves_every_trace_with_preemptions(draw):
     assert max(step.kv_tokens for step in result.steps) <= bounds["kv_tokens"]
     busy_s = sum(step.end_s - step.start_s for step in result.steps)
     assert busy_s >= step_model.least_time(trace, batch=8)
+
+
+def changed_plan(step, **changes):
+    return [replace(step, plan=replace(step.plan, **changes))]
+
+
+# what becomes of one entry of a log, and which entries that makes impossible
+CORRUPTIONS = {
+    "left out": (lambda step: [], lambda step: True),
+    "told twice": (lambda step: [step, step], lambda step: True),
+    "quick": (
+        lambda step: [replace(step, end_s=0.01 * step.start_s + 0.99 * step.end_s)],
+        lambda step: step.end_s > step.start_s,
+    ),
+    "early": (
+        lambda step: [replace(step, start_s=step.start_s - 1e-6, end_s=step.end_s - 1e-6)],
+        lambda step: step.start_s > 0,
+    ),
+    "silent": (
+        lambda step: [replace(step, emitted=step.emitted[1:])],
+        lambda step: step.emitted,
+    ),
+    "talkative": (
+        lambda step: [replace(step, emitted=[*step.emitted, *step.emitted[:1]])],
+        lambda step: step.emitted,
+    ),
+    "without a decode": (
+        lambda step: changed_plan(step, decode=step.plan.decode[1:]),
+        lambda step: step.plan.decode,
+    ),
+    "with a longer chunk": (
+        lambda step: changed_plan(step, prefill=[(at, n + 1) for at, n in step.plan.prefill]),
+        lambda step: step.plan.prefill,
+    ),
+    "without its preemptions": (
+        lambda step: changed_plan(step, preempt=()),
+        lambda step: step.plan.preempt,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_no_corrupted_log_passes(kind):
+    corrupt, possible = CORRUPTIONS[kind]
+    step_model = StepModel(toy_profile(), llama3_8b)
+    trace = chat_trace(12, rate=2 * step_model.capacity(chat_trace(12), batch=8), seed=1)
+    bounds = {"kv_tokens": 1500, "max_batch": 8, "token_budget": 256}
+    result = simulate(FirstComeFirstServed(**bounds), trace, step_model, **bounds)
+    assert audit_log(result.steps, trace, step_model, **bounds) == result.report
+    steps = result.steps
+    # the first entry may well start earlier: only behind another can none
+    places = [at for at, step in enumerate(steps) if at and possible(step)]
+    random = np.random.Generator(np.random.PCG64(0))
+    for at in random.permutation(places)[:8]:
+        log = [*steps[:at], *corrupt(steps[at]), *steps[at + 1 :]]
+        with pytest.raises(ScheduleViolation):
+            audit_log(log, trace, step_model, **bounds)
 
 
 def test_idle_time_is_skipped():

@@ -6,6 +6,8 @@ An LLM serving engine on paper: request traces, a roofline step time, and a judg
     result = simulate(scheduler, trace, step_model, kv_tokens=60_000, max_batch=64)
     result.report.ttft.p99, result.report.throughput, result.steps
 
+    report = audit_log(steps, trace, step_model, kv_tokens=60_000)     # somebody else's engine
+
 What a step means, here and in every kata that schedules:
 
 * A plan preempts, prefills and decodes; each request appears in it at most once.
@@ -16,15 +18,14 @@ What a step means, here and in every kata that schedules:
 * A step takes `StepModel.time`; its tokens appear, and finished requests leave, at its end.
 """
 
-from harness.simulators.serving.engine import (
+from harness.simulators.serving.auditor import (
     Auditor,
     Plan,
-    Scheduler,
     ScheduleViolation,
-    SimulationResult,
     Step,
-    simulate,
+    audit_log,
 )
+from harness.simulators.serving.engine import Scheduler, SimulationResult, simulate
 from harness.simulators.serving.report import Latency, Report, RequestTimes, Slo
 from harness.simulators.serving.step_model import ModelSpec, StepModel, llama2_7b, llama3_8b
 from harness.simulators.serving.traces import (
@@ -53,6 +54,7 @@ __all__ = [
     "Step",
     "StepModel",
     "Trace",
+    "audit_log",
     "bursty_trace",
     "chat_trace",
     "llama2_7b",
