@@ -34,12 +34,20 @@ from harness.hardware.environment import (
 )
 from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
+from harness.plugin.failures import JUDGING, tell
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
 
+# what the harness hands to its own checks, and names them for
+HARNESS_PARAMETERS = ("submission", "case", "first_case", "float_case", "repeated_case",
+                      "cost_threshold", "speed_threshold")  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
-pytest_plugins = ["harness.plugin.fixtures", "harness.plugin.benchmarks"]
+pytest_plugins = [
+    "harness.plugin.fixtures",
+    "harness.plugin.benchmarks",
+    "harness.plugin.failures",
+]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
 
 
@@ -298,9 +306,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """One clear line for a stub, instead of the traceback of its NotImplementedError."""
+    """One clear line for a stub, instead of its traceback; of other failures what they are."""
     start = time.process_time()
     submission = _submission_of(pyfuncitem)
+    pyfuncitem.config.stash[JUDGING] = submission is not None
     try:
         with watched(submission, pyfuncitem.module) if submission else nullcontext():
             return (yield)
@@ -313,14 +322,33 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         if kata_of(pyfuncitem.path) is None:
             raise
         message = error.message
-    except Exception as error:
-        function, line = submission.place_of(error) if submission else ("", 0)
-        if line:
-            pyfuncitem.user_properties.append(("place", f"line {line}, in {function}"))
+        _tell(pyfuncitem, submission, error)
+    except (Exception, pytest.fail.Exception) as error:
+        _tell(pyfuncitem, submission, error)
         raise
     finally:
+        pyfuncitem.config.stash[JUDGING] = False
         pyfuncitem.user_properties.append(("cpu_s", time.process_time() - start))
     raise pytest.fail.Exception(message, pytrace=False)
+
+
+def _tell(item: pytest.Function, submission: Submission | None, error: BaseException) -> None:
+    """Note where a failure arose in the code under test, what it is, and on which input."""
+    if submission is None:
+        return
+    function, line = submission.place_of(error) if isinstance(error, Exception) else ("", 0)
+    if line:
+        item.user_properties.append(("place", f"line {line}, in {function}"))
+    params = item.callspec.params
+    unnamed = {name: value for name, value in params.items() if str(value) not in item.name}
+    drawn = {name: value for name, value in unnamed.items() if name not in HARNESS_PARAMETERS}
+    fixtures = set(item.funcargs) - set(drawn)
+    try:
+        told = tell(error, [item.path, submission.kata.oracle], fixtures, drawn)
+    except Exception:  # noqa: BLE001 -- values of the learner's own types may refuse to be looked at
+        return
+    said = [("told", told.words), ("asked", told.asked), ("input", told.given)]
+    item.user_properties += said
 
 
 def _is_bare(error: NotImplementedError) -> bool:

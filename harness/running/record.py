@@ -1,6 +1,7 @@
 """The record of a judging session: one JSON line for each thing judged, as it happens."""
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from itertools import count
@@ -16,6 +17,8 @@ from harness.running.causes import in_one_line
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does
 NUMPYS_LINES = 5  # what is not equal, why it should be, how many are not, and the first of them
+MODULES = re.compile(r"^(?:\w+\.)+(?=[A-Z]\w*: )")  # where an exception's class is defined
+INPUT = " | input: "  # opens what a test was given
 MOST_MESSAGE, MOST_DETAIL = 1000, 4000  # characters of a message and of a traceback
 Write = Callable[[dict[str, Any]], None]
 
@@ -133,10 +136,15 @@ def _into_file(path: str) -> Write:
 
 
 def _message(report: pytest.TestReport) -> str:
-    """Why a test failed or was skipped, and where in the code under test, if it arose there."""
-    words = _one_line(report)[:MOST_MESSAGE]
-    place = dict(report.user_properties).get("place")
-    return f"{words} ({place})" if place else words
+    """Why a test failed or was skipped, where in the code under test, if there, on which input."""
+    properties: dict[str, Any] = dict(report.user_properties)
+    words: str = properties.get("told") or _one_line(report)
+    place, asked, given = (properties.get(name) for name in ("place", "asked", "input"))
+    words = MODULES.sub("", words)[:MOST_MESSAGE]
+    # an assertion of the test's own: that it is one goes without saying
+    words = f"{words} ({place})" if place else words.removeprefix("AssertionError: ")
+    words = f"{words} | {asked}" if asked else words
+    return f"{words}{INPUT}{given}" if given else words
 
 
 def _one_line(report: pytest.TestReport) -> str:
@@ -149,5 +157,7 @@ def _one_line(report: pytest.TestReport) -> str:
     text = crash.message if crash is not None else report.longreprtext.strip()
     head, _, rest = text.partition("\n")
     if head.endswith("Error: "):  # NumPy's words begin a line later, and take some
-        text = head + " | ".join(line.strip() for line in rest.splitlines()[:NUMPYS_LINES])
+        said = [line for line in map(str.strip, rest.splitlines()) if line]
+        telling = [line for line in said if not line.startswith("Max ")]
+        text = head + " | ".join(telling[:NUMPYS_LINES])
     return in_one_line(text.removeprefix("Failed: "))
