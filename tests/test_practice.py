@@ -499,7 +499,7 @@ def test_who_solves_it_again_meets_other_cases(kata_command, mini, tmp_path):
     vary(mini, "n = [31, 33]")
     lived(tmp_path / "home", 1)
     solve(mini)
-    again = kata_command("run", "doubled").stdout
+    again = kata_command("run", "doubled", "-v").stdout
     assert "✓ test_matches_reference[31-float32]" in again
     assert "✓ test_matches_reference[33-float32]" in again
     assert "You solved it before: cases were drawn besides those that are listed." in again

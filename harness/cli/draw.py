@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from harness.content.catalog import Week
     from harness.content.coverage import Coverage
     from harness.hardware.profiles import Profile
-    from harness.learner.progress import Attempt, Check, Measurement
+    from harness.learner.progress import Attempt
     from harness.learner.workspace import RestoreResult, StashEntry, SwapResult
-    from harness.running.runner import Outcome
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
 LEVEL_MARKS = {"untried": " ", "attempted": "·", "correct": "○", "fast": "✓", "mastered": "★"}
 
-
-MOST_OUTPUT = 3000  # characters of what a process printed
 PAGE_WIDTH = 120  # of a brief that nobody's window limits
 
 
@@ -85,68 +82,6 @@ def corrections(one: "Week") -> None:
     for correction in one.corrections:
         click.echo(f"not so: {correction.says}")
         click.echo(f"        {correction.truth} ({correction.source})")
-
-
-def outcome(kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool) -> None:
-    """One run: what is red, the thresholds, and what to do next."""
-    from rich.markup import escape
-
-    out = console()
-    told: set[str] = set()
-    for check in result.checks:
-        if check.outcome != "skipped":
-            _check_line(out, check, again=check.message in told)
-            told.add(check.message)
-    skipped = [check for check in result.checks if check.outcome == "skipped"]
-    if skipped:
-        out.print(f"{MARKS['skipped']} {len(skipped)} skipped: {escape(skipped[0].message)}")
-    for found in result.measurements:
-        _measurement_line(out, found)
-    if result.device == "cpu" and any(one.on == "cuda" for one in kata.speed):
-        out.print("[dim]speed: not judged, for want of a GPU (work was counted instead)[/]")
-    colour = "green" if result.status == "passed" else "red"
-    out.print(
-        f"[{colour}]{result.status.replace('_', ' ')}[/]: {kata.name} "
-        f"({escape(impl)}, {result.device}): {escape(result.reason)} "
-        f"· {result.duration_s:.1f} s · --seed {result.seed}"
-    )
-    if result.status in ("crashed", "timed_out", "error"):
-        out.print(_last_part(result.output), markup=False)
-    out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}", markup=False)
-
-
-def _last_part(output: str) -> str:
-    """What a process printed last; of an interpreter that died the innermost frames."""
-    _, died, stack = output.strip().rpartition("Fatal Python error")
-    return f"{died}{stack}"[:MOST_OUTPUT] if died else output.strip()[-MOST_OUTPUT:]
-
-
-def _check_line(out: "Console", check: "Check", *, again: bool) -> None:
-    from rich.markup import escape
-
-    message = f": {'the same' if again else escape(check.message)}" if check.message else ""
-    out.print(f"{MARKS[check.outcome]} {escape(check.name)}{message}")
-
-
-def _measurement_line(out: "Console", found: "Measurement") -> None:
-    from rich.markup import escape
-
-    mark = MARKS[str(found.detail.get("outcome", "passed"))]
-    out.print(f"{mark} threshold {escape(str(found.detail.get('message', found.name)))}")
-
-
-def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, gpu: bool) -> str:
-    if impl != "yours":
-        return f"your own: edit {shown}, then make kata name={kata.name}"
-    if result.status == "passed" and not gpu and kata.speed:
-        return f"kata explain {kata.name}; on a GPU, make kata name={kata.name} judges the speed"
-    if result.status == "passed":
-        return f"kata explain {kata.name}, then kata next"
-    if any("is still a stub" in check.message for check in result.checks):
-        return f"edit {shown}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
-    red = any(check.outcome == "failed" for check in result.checks)
-    first = "mend the first ✗" if red else "read what is said above"
-    return f"{first}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
 
 
 def as_row(kata: Kata, state: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from harness.base.errors import UsageProblem
 from harness.base.files import hash_of, read_file
-from harness.cli import draw
+from harness.cli import draw, results
 from harness.cli.house import KATA, WEEKS, House
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
@@ -33,6 +33,7 @@ MORE_CASES = 3  # on a repeat, besides those that the kata lists
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--profile", help="Hardware profile to judge against.")
 @click.option("--brief", is_flag=True, help="Show the brief first.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every check, also those that passed.")
 @click.pass_obj
 def run(
     house: House,
@@ -44,6 +45,7 @@ def run(
     seed: int | None,
     profile: str | None,
     brief: bool,
+    verbose: bool,
 ) -> None:
     """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
     chosen = choose(house, katas, weeks, everything)
@@ -62,8 +64,13 @@ def run(
         for leg in legs:
             submission = house.submission(kata, impl)
             outcome = judge(house, submission, leg, seed, profile, more)
-            draw.outcome(
-                kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present()
+            results.outcome(
+                kata,
+                outcome,
+                submission.owner,
+                house.shown(kata.file),
+                gpu=device_present(),
+                verbose=verbose,
             )
             passed = passed and outcome.status == "passed"
         if more and kata.vary:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import click
 
 from harness.base.files import hash_of
-from harness.cli import draw
+from harness.cli import draw, results
 from harness.cli.house import KATA, House
 from harness.cli.practise import judge, more_cases
 from harness.content.kata import Kata
@@ -78,7 +78,7 @@ def _look(house: House, kata: Kata, device: str) -> bool:
     more = more_cases(house, kata, "yours")
     submission = house.submission(kata, "yours")  # it may have been saved since
     outcome = judge(house, submission, device, None, None, more)
-    draw.outcome(kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present())
+    results.outcome(kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present())
     return outcome.status == "passed"
 
 

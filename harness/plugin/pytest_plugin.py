@@ -35,19 +35,17 @@ from harness.hardware.environment import (
 from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
 from harness.plugin.failures import JUDGING, tell
+from harness.plugin.failures import pytest_assertrepr_compare as pytest_assertrepr_compare
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
+from harness.running.verdict import waiting
 
 # what the harness hands to its own checks, and names them for
 HARNESS_PARAMETERS = ("submission", "case", "first_case", "float_case", "repeated_case",
                       "cost_threshold", "speed_threshold")  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
-pytest_plugins = [
-    "harness.plugin.fixtures",
-    "harness.plugin.benchmarks",
-    "harness.plugin.failures",
-]
+pytest_plugins = ["harness.plugin.fixtures", "harness.plugin.benchmarks"]
 pytest.register_assert_rewrite("harness.judge.shared_checks")
 
 
@@ -332,7 +330,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     raise pytest.fail.Exception(message, pytrace=False)
 
 
-def _tell(item: pytest.Function, submission: Submission | None, error: BaseException) -> None:
+def _tell(item: pytest.Function, submission: Loadable | None, error: BaseException) -> None:
     """Note where a failure arose in the code under test, what it is, and on which input."""
     if submission is None:
         return
@@ -365,9 +363,12 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each test that met a stub."""
+    """One line for each kata whose tests met a stub."""
+    met: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("stub", []):
-        terminalreporter.write_line(f"STUB {report.nodeid}: {_stub_line(report)}", red=True)
+        met.setdefault(dict(report.user_properties)["kata"], []).append(_stub_line(report))
+    for kata, messages in met.items():
+        terminalreporter.write_line(f"STUB {kata}: {waiting(messages)}", red=True)
 
 
 def _stub_line(report: pytest.TestReport) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from harness.running.causes import DEVICE_FAULT, stated_cause
 # a skip that opens with one of these is a check that was judged, and came to no verdict
 UNDECIDED = {"AMBIGUOUS": "ambiguous", "NOT GRADED": "not_graded"}
 
+STILL_A_STUB = " is still a stub: edit "  # between a function and its file
 INTERNAL = "INTERNALERROR>"  # how pytest's own trouble is printed
 
 Event = dict[str, Any]
@@ -55,6 +57,23 @@ def _check(event: Event) -> Check:
     if outcome == "skipped":
         outcome = UNDECIDED.get(message.partition(":")[0], outcome)
     return Check(name=readable(event["name"]), outcome=outcome, message=message)
+
+
+def is_stub(check: Check) -> bool:
+    """Whether a check failed at a function that is not written yet."""
+    return check.outcome == "failed" and STILL_A_STUB in check.message
+
+
+def waiting(messages: Sequence[str]) -> str:
+    """One line for all checks of a kata that met a function which is not written yet."""
+    counts = Counter(message.partition(STILL_A_STUB)[0] for message in messages)
+    many = len(messages) > 1
+    head = f"{len(messages)} check{'s' if many else ''} wait{'' if many else 's'} for your code"
+    edit = messages[0].partition(STILL_A_STUB)[2]
+    if len(counts) == 1:
+        return f"{head}: {messages[0]}"
+    names = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
+    return f"{head}: {names} are still stubs: edit {edit}"
 
 
 def verdict(
@@ -118,6 +137,8 @@ def _judged(
         if stated_cause(check.message) == DEVICE_FAULT:
             later = "what came after it met a device that was lost"
             return "crashed", f"{check.message} (in {check.name}; {later})"
+    if failed and all(map(is_stub, failed)) and not passed:
+        return "failed", "not written yet"
     if failed:
         causes = {stated_cause(check.message): None for check in failed}
         named = ", ".join(cause for cause in causes if cause)

@@ -9,7 +9,7 @@ import pytest
 from harness.base import pace
 from harness.base.errors import DeviceError
 from harness.base.processes import seal
-from harness.cli import draw
+from harness.cli import results
 from harness.content.kata import load_kata
 from harness.running import attempt, runner
 from harness.running.causes import cause_of, in_one_line
@@ -417,7 +417,7 @@ def told(bench, capsys, **changes):
         status="crashed", reason="", device="cpu", profile="cpu", seed=1, checks=(),
         measurements=(), versions={}, duration_s=1.0, output="",
     )  # fmt: skip
-    draw.outcome(kata, replace(outcome, **changes), "yours", "counted.py", gpu=False)
+    results.outcome(kata, replace(outcome, **changes), "yours", "counted.py", gpu=False)
     return capsys.readouterr().out
 
 

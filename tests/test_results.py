@@ -1,0 +1,122 @@
+"""How one run looks: each thing is said once, and a red run fits on a screen."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import results
+from harness.content.kata import load_kata
+from harness.learner.progress import Check, Measurement
+from harness.running.runner import Outcome
+from harness.running.verdict import waiting
+
+KATA = Path(__file__).parent / "fixtures/mini/katas/week01/doubled"
+STUB = "doubled is still a stub: edit katas/week01/doubled/doubled.py"
+
+
+def failed(name, message):
+    return Check(name=name, outcome="failed", message=message)
+
+
+def passed(name):
+    return Check(name=name, outcome="passed", message="")
+
+
+def threshold(name, value, *, limit=10.0, relation="<=", good=True):
+    outcome = "passed" if good else "failed"
+    message = f"{name}: {value:g}, limit {relation} {limit:g}"
+    return Measurement(
+        name=name, meter="launches", value=value, limit=limit, relation=relation, passed=good,
+        detail={"outcome": outcome, "message": message},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def told(capsys):
+    """The lines that are printed of a run."""
+
+    def run(checks, measurements=(), *, status="failed", verbose=False):
+        outcome = Outcome(
+            status=status, reason="why", device="cpu", profile="cpu", seed=1, checks=tuple(checks),
+            measurements=tuple(measurements), versions={}, duration_s=1.0, output="",
+        )  # fmt: skip
+        kata = load_kata(KATA)
+        results.outcome(kata, outcome, "yours", "doubled.py", gpu=False, verbose=verbose)
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_an_untouched_stub_is_one_line(told):
+    lines = told([failed(f"test_{at}", STUB) for at in range(51)])
+    assert lines[0] == f"✗ 51 checks wait for your code: {STUB}"
+    assert [line[:5] for line in lines[1:]] == ["faile", "next:"]
+
+
+def test_functions_that_are_not_written_are_counted_in_one_line():
+    other = STUB.replace("doubled is", "doubled.halved is")
+    assert waiting([STUB, other, STUB]) == (
+        "3 checks wait for your code: doubled (2), doubled.halved (1) are still stubs: "
+        "edit katas/week01/doubled/doubled.py"
+    )
+    assert waiting([STUB]) == f"1 check waits for your code: {STUB}"
+
+
+def test_cases_that_differ_in_their_numbers_are_one_line(told):
+    lines = told(
+        [
+            failed("test_a[7-float16]", "result: 3 of 7 values off | input: n = 7"),
+            failed("test_b", "result: 3 of 7 values off"),
+            failed("test_a[9-float32]", "result: 1 of 9 values off | input: n = 9"),
+            passed("test_c"),
+        ]
+    )
+    assert lines[:4] == [
+        "✗ test_a[7-float16] and 1 more like it (9-float32): result: 3 of 7 values off",
+        "    input: n = 7",
+        "✗ test_b: result: 3 of 7 values off",
+        "✓ 1 check passed",
+    ]
+
+
+def test_the_same_words_of_several_tests_are_one_line(told):
+    lines = told([failed("test_a", "no such thing"), failed("test_b", "no such thing")])
+    assert lines[0] == "✗ test_a and 1 more like it (test_b): no such thing"
+
+
+def test_no_threshold_is_told_twice(told):
+    bad, good = threshold("launches", 12.0, good=False), threshold("sectors", 4.0)
+    lines = told(
+        [
+            failed("test_cost[launches]", str(bad.detail["message"])),
+            passed("test_cost[sectors]"),
+            failed("test_it_reads_once", "reads: 3, limit <= 2 | input: n = 5"),
+        ],
+        [bad, good, threshold("sectors", 9.0), threshold("reads", 3.0, limit=2.0, good=False)],
+    )
+    assert lines[:4] == [
+        "✗ test_it_reads_once: reads: 3, limit <= 2",
+        "    input: n = 5",
+        "✓ 1 check passed",
+        "✗ threshold launches: 12, limit <= 10",
+    ]
+    assert lines[4] == "✓ threshold sectors: 9, limit <= 10", "the one nearest its limit"
+    assert sum("sectors" in line for line in lines) == 1
+
+
+def test_of_a_limit_from_below_the_lowest_is_told(told):
+    good = [threshold("share", value, limit=0.5, relation=">=") for value in (0.9, 0.6, 0.7)]
+    assert told([passed("test_a")], good, status="passed")[0].startswith("✓ threshold share: 0.6")
+
+
+def test_a_screen_of_failures_unless_all_are_asked_for(told):
+    kinds = "abcdefghijklmnop"
+    checks = [failed(f"test_{kind}", f"expected {kind}") for kind in kinds]
+    lines = told([*checks, passed("test_fine")])
+    assert len(lines) == results.MOST_FAILURES + 4
+    assert lines[results.MOST_FAILURES] == "✗ 8 more checks failed in other ways: add -v"
+    every = told([*checks, passed("test_fine")], verbose=True)
+    assert [line for line in every if line.startswith("✗")] == [
+        f"✗ test_{kind}: expected {kind}" for kind in kinds
+    ]
+    assert "✓ test_fine" in every
