@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from harness.meters.collective_rules import NAMESPACES, RULES, Call, rule_name
 from harness.meters.collectives import Collectives
 from harness.meters.communication import WaitProblem, comm_meter
 from harness.meters.dispatch import dispatch_meter
@@ -61,6 +62,59 @@ def test_what_fsdp2_issues_counts_by_the_convention():
     for sent, ops in run_ranks(2, step):
         assert sent == 3 * (2 * 72 * 4) // 2
         assert ops == ["all_gather"] * 4 + ["reduce_scatter"] * 2
+
+
+def coalesced(rank, world):
+    """Bytes and collective of functional operators on tensors of 8 and 4 float32."""
+    ops, pair = torch.ops._c10d_functional, [torch.ones(8), torch.ones(4)]
+    group = dist.group.WORLD.group_name
+    runs = {
+        "all_reduce": lambda: ops.all_reduce_coalesced(pair, "sum", group),
+        "all_gather": lambda: ops.all_gather_into_tensor_coalesced(pair, world, group),
+        "reduce_scatter": lambda: ops.reduce_scatter_tensor_coalesced(pair, "sum", world, group),
+        "broadcast": lambda: [ops.broadcast(pair[0], 1, group)],
+    }
+    found = {}
+    for name, run in runs.items():
+        with comm_meter() as meter:
+            for result in run():
+                ops.wait_tensor(result)
+        found[name] = (meter.bytes_sent, dict(meter.calls))
+    return found
+
+
+def test_coalesced_operators_count_all_their_tensors():
+    for rank, found in enumerate(run_ranks(2, coalesced)):
+        assert found == {
+            "all_reduce": (48, {"all_reduce": 1}),
+            "all_gather": (48, {"all_gather": 1}),
+            "reduce_scatter": (24, {"reduce_scatter": 1}),
+            "broadcast": (32 if rank == 1 else 0, {"broadcast": 1}),
+        }
+
+
+def test_a_change_of_the_sharded_axis_keeps_its_own_part():
+    # gloo does it by an all-gather; NCCL by this operator
+    name = rule_name("_dtensor.shard_dim_alltoall")
+    call = Call(arguments={"input": torch.ones(6, 4)}, world=3, rank=1)
+    assert name == "all_to_all"
+    assert RULES[name](call) == (64, 2, None)
+
+
+def test_every_operator_of_torch_that_communicates_has_a_rule():
+    names = {
+        schema.name
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.split("::")[0] in NAMESPACES
+        and any(one.name in ("process_group", "group_name") for one in schema.arguments)
+    }
+    assert len(names) >= 25
+    rules = {name: rule_name(name.replace("::", ".")) for name in names}
+    assert rules["c10d::_allgather_base_"] == "all_gather"
+    assert rules["c10d::reduce_"] == "reduce"
+    assert rules["c10d::gather_"] == "gather"
+    assert rules["c10d::scatter_"] == "scatter"
+    assert rules["_c10d_functional::all_to_all_single"] == "all_to_all"
 
 
 # --- launches against the backward pass ---

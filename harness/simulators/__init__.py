@@ -1,1 +1,1 @@
-"""Machines that are not there: CUDA threads, ranks of a job, a serving engine."""
+"""Machines that are not there, a serving engine, and the small language models katas share."""
