@@ -16,6 +16,8 @@ BACKENDS = (
     "onnx",
 )  # fmt: skip
 
+SIMULATED = ("triton", "numba")  # backends whose launches are seen on the CPU
+
 # meters the harness can read by itself on a `case`; the others are reported by a kata's tests
 CASE_METERS = (
     "bytes_moved", "bytes_loaded", "bytes_stored", "sectors", "launches",
@@ -99,8 +101,8 @@ class Kata:
     One exercise and where its files are.
 
     `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
-    meant to change, `vary` values that arguments of a case may take, in any combination; one that
-    `repeats` gives the same bits in every run.
+    meant to change, `vary` values that arguments of a case may take, in any combination, `edges`
+    sizes that are tried at the edges of tiles; one that `repeats` gives the same bits in every run.
     """
 
     root: Path
@@ -118,6 +120,7 @@ class Kata:
     sources: tuple[str, ...]
     forbidden: tuple[str, ...]
     writes: tuple[str, ...]
+    edges: tuple[str, ...]
     repeats: bool
     profile: str | None
     extra: str | None
@@ -187,6 +190,7 @@ def load_kata(folder: Path) -> Kata:
             sources=table.texts("sources"),
             forbidden=table.texts("forbidden", default=()),
             writes=table.texts("writes", default=()),
+            edges=table.texts("edges", default=()),
             repeats=table.take("repeats", bool, False),
             profile=table.optional("profile", str),
             extra=table.optional("extra", str),
@@ -291,6 +295,15 @@ def _check_values(kata: Kata, problems: Problems) -> None:
         if not any(name in case for case in kata.cases):
             known = {key for case in kata.cases for key in case}
             problems.add(f"vary.{name}", "an argument of a case", repr(name) + nearest(name, known))
+    for name in kata.edges:
+        if not any(type(case.get(name)) is int for case in kata.cases):
+            known = {
+                key for case in kata.cases for key, value in case.items() if type(value) is int
+            }
+            expected = "arguments of a case that are whole numbers"
+            problems.add("edges", expected, repr(name) + nearest(name, known))
+    if kata.edges and kata.backend not in SIMULATED:
+        problems.add("edges", f"a backend among {', '.join(SIMULATED)}", repr(kata.backend))
     for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
         names = [threshold.name for threshold in thresholds]
         for name in {name for name in names if names.count(name) > 1}:
@@ -318,6 +331,26 @@ def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
             if case not in bases and case not in fresh:
                 fresh.append(case)
     return random.Random(seed).sample(fresh, min(count, len(fresh)))
+
+
+def edge_cases(kata: Kata, device: str) -> dict[str, list[Case]]:
+    """
+    Cases from which the sizes that `kata` names as `edges` may be swept, by the flags they set.
+
+    Arguments that are true or false choose what is computed. Only floating-point cases are
+    taken where there are some; none without `edges`.
+    """
+    cases = [
+        case
+        for case in kata.cases
+        if case.get("only", device) == device and all(name in case for name in kata.edges)
+    ]
+    floats = [case for case in cases if "float" in str(case.get("dtype"))]
+    found: dict[str, list[Case]] = {}
+    for case in (floats or cases) if kata.edges else ():
+        flags = "-".join(name for name, value in case.items() if value is True)
+        found.setdefault(flags or "plain", []).append(case)
+    return found
 
 
 @cache

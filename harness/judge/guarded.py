@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Inputs = dict[str, Any]
 Order = Literal["forward", "reversed"]
+ACCESSES_PER_PROGRAM = 1500  # of threads, simulated in the time of one of Triton's programs
 
 
 def held_to_annotations(entry: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,6 +119,13 @@ class GuardedCall:
             torch.cuda.synchronize()
         self.broken += memory.broken()
         return result
+
+    @property
+    def work(self) -> int:
+        """What a simulator did in the last call: programs, or accesses that take as long."""
+        if self.trial.submission.kata.backend == "numba":
+            return int(self.meter.accesses) // ACCESSES_PER_PROGRAM
+        return int(self.meter.programs)
 
     def refill(self, inputs: Inputs) -> None:
         """Write new values into the storage that earlier calls saw."""

@@ -2,10 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
-SIMULATED = ("triton", "numba")  # backends whose kernels this module can get hold of
+import numpy as np
+
+
+class Launch(NamedTuple):
+    """A kernel and the grid it was launched on."""
+
+    kernel: str
+    grid: tuple[int, ...]
 
 
 class EnoughLaunches(Exception):
@@ -31,23 +38,34 @@ def failures_noted(backend: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def left_out(backend: str, *, at_most: int) -> Iterator[None]:
+def left_out(backend: str, *, at_most: int) -> Iterator[list[Launch]]:
     """
     Make every launch inside the block do nothing, and each after the first `at_most` raise.
 
-    The limit ends a function that launches until its kernels report an end.
+    The limit ends a function that launches until its kernels report an end. What would have been
+    launched is told.
     """
-    launches = 0
+    launches: list[Launch] = []
     owner, name = _launcher(backend)
 
-    def nothing(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- a launch's own
-        nonlocal launches
-        launches += 1
-        if launches > at_most:
+    def nothing(kernel: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- a launch's own
+        if len(launches) == at_most:
             raise EnoughLaunches
+        launches.append(_launch_of(kernel, args, kwargs))
 
     with mock.patch.object(owner, name, nothing):
-        yield
+        yield launches
+
+
+def _launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:  # noqa: ANN401
+    """What a launcher of `_launcher` was called with, in words."""
+    if "grid" not in kwargs:  # Numba's kernel is configured before it is called
+        return Launch(kernel.fn.__name__, tuple(np.ravel(kernel.grid_dim).tolist()))
+    from harness.simulators.triton_hooks import named_arguments
+
+    grid = kwargs["grid"]
+    grid = grid(named_arguments(kernel, args, kwargs)) if callable(grid) else grid
+    return Launch(kernel.__name__, tuple(map(int, grid)))
 
 
 def _launcher(backend: str) -> tuple[Any, str]:

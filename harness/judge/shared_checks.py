@@ -4,12 +4,15 @@ The tests every tensor kata shares; the pytest plugin collects them as ``kata.to
 They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of kata.toml.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from harness.content.kata import Case, CostThreshold, SpeedThreshold
 from harness.judge.correctness.answer import Value, copied
 from harness.judge.correctness.matching import diagnose_runs
 from harness.judge.correctness.memory import LARGE, NAN
+from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
 from harness.judge.guarded import GuardedCall, Order
 from harness.judge.trial import Publish, Trial
 
@@ -29,6 +32,23 @@ def test_any_scale_matches(trial: Trial, float_case: Case) -> None:
             call.assert_right(call.run(pattern=NAN))
         except AssertionError as wrong:
             raise AssertionError(f"inputs times {scale:g}: {wrong}") from None
+
+
+def test_tile_edges(trial: Trial, swept_cases: Sequence[Case]) -> None:
+    """The sizes kata.toml names as `edges`, one under, on and one past the tiles it launches."""
+    case = least_launched(trial, swept_cases)
+    call = trial.prepare(case, seed_offset=7)
+    call.assert_right(call.run(pattern=NAN))
+    work = call.work
+    for edge in edges_of(case, tiles_of(trial, case, call.meter.extents)):
+        if work > MOST_WORK:
+            break
+        call = trial.prepare(edge.case, seed_offset=7)
+        try:
+            call.assert_right(call.run(pattern=NAN))
+        except AssertionError as wrong:
+            raise AssertionError(f"at {edge}, by a tile of {edge.tile}: {wrong}") from None
+        work += call.work
 
 
 def test_leaves_inputs_alone(trial: Trial, first_case: Case) -> None:

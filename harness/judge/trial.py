@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from harness.base.errors import MetadataError
-from harness.content.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
+from harness.content.kata import SIMULATED, STATIC_METERS, Case, CostThreshold, SpeedThreshold
 from harness.hardware.profiles import Cost, Profile
 from harness.judge import kernels
 from harness.judge.correctness.answer import as_tensor, parts
@@ -72,7 +72,7 @@ class Trial:
     @property
     def watchable(self) -> bool:
         """Whether launches can be watched, and left out."""
-        return self.device == "cpu" and self.submission.kata.backend in kernels.SIMULATED
+        return self.device == "cpu" and self.submission.kata.backend in SIMULATED
 
     @property
     def simulated(self) -> bool:

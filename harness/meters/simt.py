@@ -62,11 +62,14 @@ class SimtMeter:
         self._accesses = [accesses]
         self._tallies: list[Tally] = []
         self._copies: list[tuple[Array, Array]] = []
+        self.extents: set[int] = set()  # of blocks, and of arrays in shared memory
 
     # ---- what the machine reports ----------------------------------------------------------
 
     def array(self, raw: Array, buffer: Buffer, launch: Launch) -> KernelArray:
         """Wrap one array of a kernel."""
+        if buffer.space == "shared":
+            self.extents.update(raw.shape)
         return TracedArray(raw, buffer, self._trace, launch)
 
     def transferred(self, host: object, device: Array) -> None:
@@ -80,6 +83,7 @@ class SimtMeter:
         self._requests.append(requests)
         self._accesses.append(accesses)
         self._tallies.append(launch.tally)
+        self.extents.update(launch.block_dim)
         if self._listener is not None:
             self._listener(self, launch, self._trace, requests, accesses)
 
@@ -131,6 +135,11 @@ class SimtMeter:
     def launches(self) -> int:
         """Kernels launched."""
         return len(self._tallies)
+
+    @property
+    def accesses(self) -> int:
+        """Loads and stores of single threads, of global and shared memory."""
+        return sum(len(table.thread) for table in self._accesses)
 
     @property
     def barriers(self) -> int:

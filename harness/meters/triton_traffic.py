@@ -29,6 +29,7 @@ from harness.meters.operator_traffic import OperatorTraffic
 from harness.simulators.triton_hooks import (
     Method,
     before,
+    extents,
     interpreter_classes,
     named_arguments,
     operands,
@@ -168,6 +169,7 @@ class TrafficMeter:
     sectors                       both, and those of atomics twice
     programs, dots                program instances run, `tl.dot` calls
     kernels, launches             names of the kernels launched, in order, and how many
+    extents                       sizes compiled into them: constexpr numbers, ranges, descriptors
     operators                     a meter of PyTorch's own operators between launches; what it
                                   counted while entered is part of all bytes and sectors
 
@@ -180,6 +182,7 @@ class TrafficMeter:
         self.dots = 0
         self._listener = listener
         self.kernels: list[str] = []
+        self.extents: set[int] = set()
         self.operators = OperatorTraffic()
         self._loads, self._stores, self._atomics = _Flow(), _Flow(), _Flow()
         self._alive: dict[int, torch.UntypedStorage] = {}
@@ -314,7 +317,9 @@ def traffic_meter(
 
     def note_launch(kernel: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:  # noqa: ANN401
         if not warmup:
-            meter._note_launch(kernel.__name__, named_arguments(kernel, args, kwargs))
+            arguments = named_arguments(kernel, args, kwargs)
+            meter.extents.update(extents(kernel, arguments))
+            meter._note_launch(kernel.__name__, arguments)
 
     with ExitStack() as hooks:
         for name, note in _notes(meter).items():
@@ -336,6 +341,7 @@ def _notes(meter: TrafficMeter) -> dict[str, Callable[..., None]]:
         "create_atomic_rmw": _note_access(meter, "atomic", pointers=2, mask=4),
         "create_atomic_cas": lambda *args: meter._note_access("atomic", args[1], True),
         "create_dot": lambda *args: meter._note_dot(),
+        "create_make_range": lambda _, _type, start, stop: meter.extents.add(stop - start),
         "set_grid_idx": lambda _, *index: meter._note_program(index),
     }
 

@@ -23,7 +23,7 @@ import pytest
 from harness.authoring.matrix import MatrixState
 from harness.base.errors import HarnessError
 from harness.content.catalog import find_root
-from harness.content.kata import Case, Kata, kata_of, varied_cases
+from harness.content.kata import Case, Kata, edge_cases, kata_of, varied_cases
 from harness.content.submission import resolve_all
 from harness.hardware.environment import (
     SEEDS,
@@ -220,6 +220,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "float_case" in wanted:
         floats = [case for case in cases if str(case.get("dtype")).startswith(FLOATS)]
         metafunc.parametrize("float_case", floats[:1] if comparable else [], ids=_case_id)
+    if "swept_cases" in wanted:
+        # where a simulator shows the tiles
+        swept = edge_cases(kata, device) if comparable and device == "cpu" else {}
+        metafunc.parametrize("swept_cases", list(swept.values()), ids=list(swept))
     if "cost_threshold" in wanted:
         counted = [one for one in kata.cost if one.case is not None] if device == "cpu" else []
         metafunc.parametrize("cost_threshold", counted, ids=lambda one: one.name)

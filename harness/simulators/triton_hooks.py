@@ -1,6 +1,7 @@
 """How meters and guards reach into Triton's interpreter; the only place that knows its insides."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from harness.base.errors import HarnessError
 
@@ -23,6 +25,7 @@ INTERNALS = {
         "create_atomic_rmw",
         "create_atomic_cas",
         "create_dot",
+        "create_make_range",
     ),
     "InterpretedFunction": ("run",),
 }
@@ -46,6 +49,16 @@ def named_arguments(
 ) -> dict[str, Any]:
     """A launch's arguments by the names of the kernel's parameters."""
     return {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+
+
+def extents(kernel: Any, arguments: Mapping[str, Any]) -> Iterator[int]:  # noqa: ANN401
+    """Sizes that a launch compiles in: whole constexpr numbers, and the blocks of descriptors."""
+    for parameter in inspect.signature(kernel.fn).parameters.values():
+        value = arguments.get(parameter.name, parameter.default)
+        if "constexpr" in str(parameter.annotation) and type(value) is int:
+            yield value
+        elif isinstance(value, TensorDescriptor):
+            yield from value.block_shape
 
 
 @contextmanager
