@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4096  # no tile is looked for beyond
 MOST_LAUNCHES = 8  # of one call while kernels do nothing
-MOST_WORK = 64  # programs that the runs from one case may come to: about a second
+MOST_WORK = 48  # programs that the runs from one case may come to: about a second
 
 Sizes = Mapping[str, int]
 Tiles = Mapping[str, Sequence[int]]
