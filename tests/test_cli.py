@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cli import SECTIONS, main
-from harness.hardware import environment
+from harness.cli import KNOWN, SECTIONS, main
+from harness.hardware import packages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -130,9 +130,9 @@ def test_the_doctor_names_what_is_in_the_way_and_goes_on(kata_command, tmp_path)
 
 def test_the_doctor_holds_what_is_installed_against_what_is_needed(monkeypatch):
     needs = ["numpy<1", "click>=8", "nowhere>=1", 'other>=2; extra == "dev"']
-    monkeypatch.setattr(environment, "requires", lambda _: needs)
+    monkeypatch.setattr(packages, "requires", lambda _: needs)
     found = version("numpy")
-    assert environment.unmet_requirements() == {
+    assert packages.unmet_requirements() == {
         "numpy": f"expected <1, found {found}",
         "nowhere": "expected >=1, found none",
     }
@@ -274,12 +274,29 @@ def test_a_missing_extra_is_told_with_its_install_line(kata_command, mini, monke
 
 def test_help_shows_every_command_in_a_section_and_whole_sentences():
     names = [name for section in SECTIONS.values() for name in section]
-    assert sorted(names) == sorted(main.commands)
+    assert names == main.list_commands(None)
     shown = CliRunner().invoke(main, ["--help"]).output
     assert "Practise:\n  next       What to take up now, and why.\n" in shown
     for name in SECTIONS["Practise"]:
         assert re.search(rf"^  {name} .*\.$", shown, re.MULTILINE), name
     assert "..." not in shown.partition("Practise:")[2].partition("See what your code does:")[0]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_help_shows_what_a_command_says_of_itself(name):
+    command = main.get_command(None, name)
+    _, sentence = KNOWN[name]
+    assert (command.name, command.get_short_help_str(200)) == (name, sentence)
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys\nfrom harness.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "print(*(name for name in sys.modules if name.startswith('harness')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["harness", "harness.cli"]
 
 
 def test_a_brief_loses_no_words_at_the_edge(kata_command, mini):

@@ -11,7 +11,7 @@ import pytest
 
 from harness.base.errors import HarnessError
 from harness.content.catalog import load_curriculum
-from harness.hardware import environment
+from harness.hardware import packages
 from harness.learner.progress import Check, Measurement
 from harness.reports import measured
 from harness.running.runner import Outcome
@@ -208,7 +208,7 @@ def test_a_file_that_is_not_as_it_was_installed_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "b.py").write_text("x = 2\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert environment.altered(["patched", "nowhere"]) == ["b.py", "c.py"]
+    assert packages.altered(["patched", "nowhere"]) == ["b.py", "c.py"]
 
 
 def test_an_edit_called_naive_counts_and_other_katas_have_none(katas, judged):

@@ -10,7 +10,7 @@ from harness.base.errors import HarnessError
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
 from harness.content.submission import Submission, wrong_solutions
-from harness.hardware.environment import missing_extra
+from harness.hardware.packages import missing_extra
 
 LEAST_WRONG = 3
 TEXT = (".md", ".py", ".toml")

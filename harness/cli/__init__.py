@@ -1,49 +1,106 @@
 """
 The command `kata`: parses, calls, prints. What it prints is drawn in `harness.cli.draw`.
 
-Nothing here imports torch, triton or numba; a run that needs them happens in a child process.
+Nothing here imports torch, triton or numba; a run that needs them happens in a child process. The
+module of a command is imported when the command is called: most of the time that a short command
+takes is the time of its imports.
 """
 
+from importlib import import_module
 from pathlib import Path
 
 import click
 
-from harness.cli import (
-    browse,
-    classroom,
-    inspect,
-    keep,
-    learn,
-    pictures,
-    practise,
-    prove,
-    watching,
-)
-from harness.cli.house import House
-from harness.content.catalog import find_root
-
+# name to module and first sentence of its help, in the order in which a learner meets them
 SECTIONS = {
-    "Practise": ("next", "start", "show", "watch", "run", "hint", "explain", "due", "predict",
-                 "placement"),
-    "See where you stand": ("list", "scorecard", "coverage", "profile"),
-    "See what your code does": ("inspect", "roofline", "trace"),
-    "Your files": ("swap", "restore", "reset", "diff", "stash"),
-    "Your history": ("export", "import", "verify"),
-    "The house, its authors and instructors": ("doctor", "new", "stub", "check", "measure",
-                                               "measured", "class"),
-}  # fmt: skip
+    "Practise": {
+        "next": ("learn", "What to take up now, and why."),
+        "start": ("learn", "Begin a kata, or begin it again, from the blank stub."),
+        "show": ("browse", "A kata's brief, thresholds and attempts; or a week's plan."),
+        "watch": ("watching", "Judge on every save, stage by stage, up to the first red."),
+        "run": ("practise", "Judge your code, each kata in a process of its own."),
+        "hint": ("browse", "The next hint, one at a time."),
+        "explain": ("learn", "The reference, and why it is fast."),
+        "due": ("learn", "What you are about to forget, to be written again."),
+        "predict": ("learn", "Estimate intensity, bound and time; see how near you were."),
+        "placement": ("learn", "Test out of a week."),
+    },
+    "See where you stand": {
+        "list": ("browse", "Every kata, and where you stand with it."),
+        "scorecard": ("browse", "What you own, what is due, what was measured."),
+        "coverage": ("browse", "Every concept, hands-on and milestone: which katas cover it."),
+        "profile": ("browse", "Hardware profiles: what each GPU can do at best."),
+    },
+    "See what your code does": {
+        "inspect": ("inspect", "What the compiler makes of your kernels."),
+        "roofline": (
+            "pictures",
+            "The roofline, and on it the reference, yours, the naive version and the library.",
+        ),
+        "trace": (
+            "pictures",
+            "Which program or warp touches what, and what it costs: sectors, banks.",
+        ),
+    },
+    "Your files": {
+        "swap": ("practise", "Put the reference solution in place; your file is kept."),
+        "restore": ("practise", "Bring back what was in place before `kata swap`."),
+        "reset": ("practise", "Start again from the blank stub; your file is kept."),
+        "diff": ("practise", "Your file against the reference."),
+        "stash": ("practise", "Every copy of your files that was ever kept."),
+    },
+    "Your history": {
+        "export": ("keep", "Every attempt as JSON lines, to merge elsewhere."),
+        "import": ("keep", "Merge an exported history into yours."),
+        "verify": ("keep", "Judge a sample of what a scorecard calls solved again."),
+    },
+    "The house, its authors and instructors": {
+        "doctor": ("keep", "What is installed, what is missing, and the way out."),
+        "new": ("prove", "Scaffold a kata; what is yours to write is marked TODO(author)."),
+        "stub": ("prove", "Cut the stub of a kata out of its reference."),
+        "check": (
+            "prove",
+            "Prove katas, all of them unless told which: contract, kill matrix, thresholds.",
+        ),
+        "measure": (
+            "prove",
+            "Judge the references on this machine's GPU and keep the figures in a file.",
+        ),
+        "measured": (
+            "prove",
+            "What the references reached on real devices, beside the thresholds.",
+        ),
+        "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
+    },
+}
+KNOWN = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
 class InSections(click.Group):
-    """Lists commands by what they are for, in the order in which a learner meets them."""
+    """Lists commands by what they are for; imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, in the order of the sections."""
+        return list(KNOWN)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, from the module that it lives in."""
+        if cmd_name not in KNOWN:
+            return None
+        module = import_module(f"harness.cli.{KNOWN[cmd_name][0]}")
+        commands: list[click.Command] = module.COMMANDS
+        return next(one for one in commands if one.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One block of names and first sentences for each section."""
-        room = formatter.width - 6 - max(map(len, self.commands))
-        for title, names in SECTIONS.items():
+        room = formatter.width - 6 - max(map(len, KNOWN))
+        for title, section in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(room)) for name in names]
+                    [
+                        (name, click.Command(name, help=text).get_short_help_str(room))
+                        for name, (_, text) in section.items()
+                    ]
                 )
 
 
@@ -58,9 +115,7 @@ def main(ctx: click.Context, root: Path | None) -> None:
     Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
     is not passed, 2 wrong usage, 3 the house is not in order, 4 device trouble.
     """
+    from harness.cli.house import House
+    from harness.content.catalog import find_root
+
     ctx.obj = House((root or find_root(Path.cwd())).resolve())
-
-
-for module in (learn, practise, watching, browse, inspect, pictures, prove, keep, classroom):
-    for command in module.COMMANDS:
-        main.add_command(command)

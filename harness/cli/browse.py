@@ -7,13 +7,10 @@ from pathlib import Path
 import click
 
 from harness.base.errors import DeviceError, UsageProblem, nearest
-from harness.base.files import write_atomically
 from harness.cli import draw
 from harness.cli.house import KATA, KATA_OR_WEEK, WEEKS, House
 from harness.content.catalog import Week
-from harness.content.coverage import coverage_of
 from harness.content.kata import BACKENDS, Kata
-from harness.hardware.profiles import find_profile, load_profiles
 
 CALIBRATION_LIMIT_S = 600
 LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
@@ -75,6 +72,8 @@ def list_katas(
 def show(house: House, name: Kata | Week) -> None:
     """A kata's brief, thresholds and attempts; or a week's plan."""
     if isinstance(name, Week):
+        from harness.content.coverage import coverage_of
+
         page = house.root / "katas" / f"week{name.number:02d}" / "README.md"
         draw.week(name, page)
         draw.coverage(coverage_of(house.curriculum, [name.number]))
@@ -105,6 +104,8 @@ def hint(house: House, kata: Kata) -> None:
 @click.pass_obj
 def coverage(house: House, weeks: tuple[int, ...] | None, as_json: bool) -> None:
     """Every concept, hands-on and milestone: which katas cover it."""
+    from harness.content.coverage import coverage_of
+
     found = coverage_of(house.curriculum, weeks)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
@@ -128,6 +129,7 @@ def scorecard(
     house: House, form: str, output: Path | None, as_json: bool, pictures: tuple[Path, ...]
 ) -> None:
     """What you own, what is due, what was measured. As text, HTML, SVG, MD or JSON."""
+    from harness.base.files import write_atomically
     from harness.reports.scorecard import read_scorecard
     from harness.reports.scorecard.draw import drawn
     from harness.reports.scorecard.terminal import print_scorecard
@@ -158,6 +160,8 @@ def profile() -> None:
 @click.pass_obj
 def profile_list(house: House) -> None:
     """Every profile."""
+    from harness.hardware.profiles import load_profiles
+
     draw.profiles(list(load_profiles(house.root / "hardware_profiles").values()))
 
 
@@ -166,6 +170,8 @@ def profile_list(house: House) -> None:
 @click.pass_obj
 def profile_show(house: House, profile_id: str) -> None:
     """One profile with its sources, and what was measured on this machine, if anything was."""
+    from harness.hardware.profiles import find_profile
+
     folder = house.root / "hardware_profiles"
     draw.profile(find_profile(folder, profile_id, calibrated=house.home / "calibrated"))
 

@@ -13,18 +13,16 @@ import click
 from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import Curriculum, Week, load_curriculum
 from harness.content.kata import Kata
-from harness.content.pristine import committed_stub
-from harness.content.submission import Submission, resolve
-from harness.hardware.environment import home_folder
-from harness.learner.workspace import Workspace
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from harness.content.submission import Submission
     from harness.hardware.profiles import Profile
     from harness.learner.mastery import Standing
     from harness.learner.predict import Sheet
     from harness.learner.progress import Progress
+    from harness.learner.workspace import Workspace
 
 
 @dataclass
@@ -41,6 +39,8 @@ class House:
     @cached_property
     def home(self) -> Path:
         """Where progress, kept copies and caches live."""
+        from harness.hardware.environment import home_folder
+
         return home_folder(self.root)
 
     @cached_property
@@ -51,8 +51,10 @@ class House:
         return Progress(self.home)
 
     @cached_property
-    def workspace(self) -> Workspace:
+    def workspace(self) -> "Workspace":
         """The learner's files and their kept copies."""
+        from harness.learner.workspace import Workspace
+
         return Workspace(self.home)
 
     def now(self) -> datetime:
@@ -90,6 +92,8 @@ class House:
         Raises:
             HarnessError: git does not have it.
         """
+        from harness.content.pristine import committed_stub
+
         stub = committed_stub(kata)
         if stub is None:
             raise HarnessError(
@@ -98,8 +102,10 @@ class House:
             )
         return stub
 
-    def submission(self, kata: Kata, impl: str) -> Submission:
+    def submission(self, kata: Kata, impl: str) -> "Submission":
         """The one implementation that ``--impl`` names; a swapped file is the reference's."""
+        from harness.content.submission import resolve
+
         found = resolve(kata, impl, self.home / "cache")
         swapped = impl == "yours" and self.workspace.is_swapped(kata.name, kata.file)
         return replace(found, kind="solution") if swapped else found

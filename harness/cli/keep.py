@@ -12,7 +12,8 @@ from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.cli.house import House
 from harness.hardware.bridges import bridges
-from harness.hardware.environment import JUDGED_WITH, device_present, unmet_requirements, versions
+from harness.hardware.environment import device_present
+from harness.hardware.packages import JUDGED_WITH, unmet_requirements, versions
 
 
 @click.command("export")

@@ -14,7 +14,8 @@ from harness.cli.house import KATA, WEEKS, House
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
-from harness.hardware.environment import SEEDS, device_present, missing_extra
+from harness.hardware.environment import SEEDS, device_present
+from harness.hardware.packages import missing_extra
 from harness.hardware.profiles import find_profile
 from harness.learner.workspace import StashEntry
 from harness.running.attempt import attempt

@@ -1,6 +1,5 @@
 """A kata as plain data: what ``kata.toml`` says, read and checked whole."""
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -322,6 +321,8 @@ def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
         count: How many at most; fewer where there are not as many.
         seed: The same seed gives the same cases.
     """
+    from random import Random
+
     bases = [case for case in kata.cases if case.get("only", device) == device]
     fresh: list[Case] = []
     for base in bases:
@@ -330,7 +331,7 @@ def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
             case = {**base, **dict(zip(names, values, strict=True))}
             if case not in bases and case not in fresh:
                 fresh.append(case)
-    return random.Random(seed).sample(fresh, min(count, len(fresh)))
+    return Random(seed).sample(fresh, min(count, len(fresh)))
 
 
 def edge_cases(kata: Kata, device: str) -> dict[str, list[Case]]:

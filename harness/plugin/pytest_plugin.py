@@ -29,9 +29,9 @@ from harness.hardware.environment import (
     SEEDS,
     cache_folder,
     device_present,
-    missing_extra,
     session_profile,
 )
+from harness.hardware.packages import missing_extra
 from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
 from harness.plugin.failures import JUDGING, tell

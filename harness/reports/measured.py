@@ -20,13 +20,8 @@ from harness.base.schema import read_toml
 from harness.content.kata import Kata
 from harness.content.submission import resolve
 from harness.hardware.bridges import bridges
-from harness.hardware.environment import (
-    altered,
-    cache_folder,
-    first_gpu_uuid,
-    installed,
-    unmet_requirements,
-)
+from harness.hardware.environment import cache_folder, first_gpu_uuid
+from harness.hardware.packages import altered, installed, unmet_requirements
 from harness.judge.timing.device_state import READ_LIMIT_S
 from harness.learner.progress import Check, Measurement
 from harness.running.runner import Outcome, run_kata

@@ -7,7 +7,8 @@ from harness.base.errors import DeviceError, HarnessError
 from harness.base.files import read_file
 from harness.base.processes import Interrupts
 from harness.content.submission import Submission
-from harness.hardware.environment import device_present, missing_extra
+from harness.hardware.environment import device_present
+from harness.hardware.packages import missing_extra
 from harness.learner.progress import Progress
 from harness.learner.workspace import Workspace
 from harness.running.runner import Outcome, run_kata

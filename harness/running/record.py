@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.base.processes import LINE, seal
-from harness.hardware.environment import versions
+from harness.hardware.packages import versions
 from harness.running.causes import in_one_line
 
 SEED = pytest.StashKey[int]()  # where a session's config keeps its seed, and nothing else does

@@ -6,7 +6,6 @@ A step is never edited once released.
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from importlib import resources
 from pathlib import Path
 
 from harness.base.errors import HarnessError
@@ -51,7 +50,7 @@ _CAUSES = {
 
 def scripts() -> list[str]:
     """Every step in order; the n-th leads to version n of the schema."""
-    files = [file for file in resources.files(__name__).iterdir() if file.name.endswith(".sql")]
+    files = [file for file in Path(__file__).parent.iterdir() if file.suffix == ".sql"]
     return [file.read_text(encoding="utf-8") for file in sorted(files, key=lambda file: file.name)]
 
 

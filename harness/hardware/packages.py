@@ -1,0 +1,98 @@
+"""What is installed, in which version, and what is missing."""
+
+import hashlib
+import platform
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, PackagePath, metadata, requires, version
+from importlib.metadata import files as files_of
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from harness.content.kata import Kata
+
+PROJECT = "gpu-katas"  # its name as a package
+# what a verdict depends on
+JUDGED_WITH = ("torch", "triton", "numba", "numba-cuda", "numpy")
+
+
+def missing_extra(kata: Kata) -> str | None:
+    """What `kata` needs that is not installed, and how to get it; None when nothing is missing."""
+    if kata.extra is None:
+        return None
+    extras = metadata(PROJECT).get_all("Provides-Extra") or []
+    if kata.extra not in extras:
+        return f"extra: expected one of {', '.join(extras)}, found {kata.extra!r}"
+    for line in requires(PROJECT) or ():
+        requirement = Requirement(line)
+        wanted = requirement.marker is not None and requirement.marker.evaluate(
+            {"extra": kata.extra}
+        )
+        if wanted and not _installed(requirement.name):
+            return f"{kata.name} needs {requirement.name}: pip install -e '.[{kata.extra}]'"
+    return None
+
+
+def unmet_requirements() -> dict[str, str]:
+    """What the project needs and does not find, extras apart: package to expected and found."""
+    if not _installed(PROJECT):
+        return {PROJECT: "expected to be installed itself, found none"}
+    unmet = {}
+    for wanted in _needs(PROJECT):
+        if not _installed(wanted.name):
+            unmet[wanted.name] = f"expected {wanted.specifier}, found none"
+        elif not wanted.specifier.contains(version(wanted.name), prereleases=True):
+            unmet[wanted.name] = f"expected {wanted.specifier}, found {version(wanted.name)}"
+    return unmet
+
+
+def installed() -> dict[str, str]:
+    """Versions of all that the project needs and of what that needs in turn, where installed."""
+    found: dict[str, str] = {}
+    asked = [PROJECT]
+    while asked:
+        name = canonicalize_name(asked.pop())
+        if name not in found and _installed(name):
+            found[name] = version(name)
+            asked += [wanted.name for wanted in _needs(name)]
+    return dict(sorted(found.items()))
+
+
+def altered(packages: Iterable[str] = JUDGED_WITH) -> list[str]:
+    """Python files of these packages that are not as they were installed, by their records."""
+    files = [file for name in packages if _installed(name) for file in files_of(name) or ()]
+    return sorted(
+        str(file)
+        for file in files
+        if file.suffix == ".py" and file.hash is not None and _digest(file) != file.hash.value
+    )
+
+
+def _digest(file: PackagePath) -> str:
+    """The SHA-256 of a file as RECORD writes it; "" when the file is gone."""
+    try:
+        found = hashlib.sha256(file.read_binary()).digest()
+    except FileNotFoundError:
+        return ""
+    return urlsafe_b64encode(found).rstrip(b"=").decode()
+
+
+def _needs(package: str) -> list[Requirement]:
+    """What an installed package needs on this machine, extras apart."""
+    wanted = map(Requirement, requires(package) or ())
+    return [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a verdict depends on."""
+    found = {package: version(package) for package in JUDGED_WITH if _installed(package)}
+    return {"python": platform.python_version(), **found}
