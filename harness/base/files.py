@@ -5,11 +5,9 @@ Writing is atomic: a crash at any moment leaves the old content or the new, neve
 """
 
 import errno
-import hashlib
 import os
 import re
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
@@ -57,6 +55,8 @@ def sha256(path: Path) -> str:
 
 def hash_of(data: bytes) -> str:
     """The SHA-256 of `data`, in hex."""
+    import hashlib  # OpenSSL with it: commands that only look need none
+
     return hashlib.sha256(data).hexdigest()
 
 
@@ -155,6 +155,8 @@ def process_birth(pid: int) -> str:
 
 def _birth_by_ps(pid: int) -> str:
     """The same where there is no /proc, in a fixed zone and language."""
+    import subprocess  # on few machines
+
     told = subprocess.run(
         ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)],
         env={"PATH": os.defpath, "TZ": "UTC", "LC_ALL": "C"},

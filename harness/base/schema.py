@@ -1,6 +1,5 @@
 """Read a TOML table key by key, gathering every problem before complaining once."""
 
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,8 @@ type_names = {
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse `path`; a syntax error or a missing file becomes a MetadataError naming it."""
+    import tomllib  # a tenth of a short command, which finds its files parsed before
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

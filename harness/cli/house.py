@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.base.errors import HarnessError, UsageProblem
+from harness.base.shelf import Shelf
 from harness.content.catalog import Curriculum, Week, load_curriculum
 from harness.content.kata import Kata
 
@@ -34,7 +35,7 @@ class House:
     @cached_property
     def curriculum(self) -> Curriculum:
         """Parts, weeks and katas."""
-        return load_curriculum(self.root)
+        return load_curriculum(self.root, Shelf(self.home / "cache" / "toml.json"))
 
     @cached_property
     def home(self) -> Path:

@@ -92,7 +92,7 @@ def choose(
         )
     if weeks is not None:
         return house.curriculum.week_katas(*weeks)
-    return list(katas) or list(house.curriculum.katas.values())
+    return list(katas) or house.curriculum.all_katas()
 
 
 def more_cases(house: House, kata: Kata, impl: str) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from harness.base.errors import MetadataError, UsageProblem, nearest
 from harness.base.schema import Problems, Table, read_toml
-from harness.content.kata import Kata, load_kata, week_number
+from harness.base.shelf import Shelf
+from harness.content.kata import Kata, Read, load_kata, week_number
 
 T = TypeVar("T")
 
@@ -50,9 +51,9 @@ class Week:
         return {**self.concepts, **self.hands_on, **self.milestone, **self.deliverables}
 
 
-def load_week(path: Path) -> Week:
-    """Read a ``week.toml``; all its problems at once."""
-    data = read_toml(path)
+def load_week(path: Path, read: Read = read_toml) -> Week:
+    """Read a ``week.toml``, parsed by `read`; all its problems at once."""
+    data = read(path)
     with Problems(path) as problems:
         table = Table(data, problems)
         week = Week(
@@ -116,18 +117,24 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """Everything under ``katas/``; read lazily, so that one kata costs one of them."""
+    """
+    Everything under ``katas/``; read lazily, so that one kata costs one of them.
+
+    Attributes:
+        shelf: What `weeks` and `katas` were parsed into before; a kata to be judged is read afresh.
+    """
 
     root: Path
     parts: tuple[Part, ...] = field(default=())
     topics: tuple[Topic, ...] = field(default=())
     corrections: tuple[Correction, ...] = field(default=())
+    shelf: Shelf | None = None
 
     @cached_property
     def weeks(self) -> dict[int, Week]:
         """Every week by number."""
         paths = sorted((self.root / "katas").glob("week*/week.toml"))
-        weeks = _all_or_every_problem(load_week, paths)
+        weeks = self._shelved(load_week, paths)
         return {week.number: week for week in weeks}
 
     @cached_property
@@ -138,8 +145,12 @@ class Curriculum:
     @cached_property
     def katas(self) -> dict[str, Kata]:
         """Every kata by name, in the order of the weeks."""
-        katas = _all_or_every_problem(self._load_kata, self.folders())
+        katas = self._shelved(self._load_kata, self.folders())
         return {kata.name: kata for kata in katas}
+
+    def all_katas(self) -> list[Kata]:
+        """Every kata, read afresh."""
+        return _all_or_every_problem(self._load_kata, self.folders())
 
     def week(self, number: int) -> Week:
         """
@@ -188,9 +199,18 @@ class Curriculum:
             )
         return _all_or_every_problem(self._load_kata, folders)
 
-    def _load_kata(self, folder: Path) -> Kata:
+    def _shelved(self, load: Callable[[Path, Read], T], paths: list[Path]) -> list[T]:
+        """Load every path, and keep what was parsed."""
+        shelf = self.shelf
+        if shelf is None:
+            return _all_or_every_problem(lambda path: load(path, read_toml), paths)
+        loaded = _all_or_every_problem(lambda path: load(path, shelf.read), paths)
+        shelf.save()
+        return loaded
+
+    def _load_kata(self, folder: Path, read: Read = read_toml) -> Kata:
         """Read a kata whose `covers` this curriculum knows."""
-        kata = load_kata(folder)
+        kata = load_kata(folder, read)
         with Problems(folder / "kata.toml") as problems:
             for item in kata.covers:
                 if item not in self.items:
@@ -212,16 +232,17 @@ def _all_or_every_problem(load: Callable[[Path], T], paths: list[Path]) -> list[
     return loaded
 
 
-def load_curriculum(root: Path) -> Curriculum:
-    """Read ``katas/curriculum.toml``; weeks and katas are read when asked for."""
+def load_curriculum(root: Path, shelf: Shelf | None = None) -> Curriculum:
+    """Read ``katas/curriculum.toml``; weeks and katas are read when asked for, from `shelf`."""
     path = root / "katas" / "curriculum.toml"
-    data = read_toml(path)
+    data = read_toml(path) if shelf is None else shelf.read(path)
     with Problems(path) as problems:
         table = Table(data, problems)
         table.take("title", str)
         table.take("hours_per_week", int)
         curriculum = Curriculum(
             root=root,
+            shelf=shelf,
             parts=tuple(_part(row) for row in table.tables("parts")),
             topics=tuple(_topic(row) for row in table.tables("topics")),
             corrections=tuple(_correction(row) for row in table.tables("corrections")),

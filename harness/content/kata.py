@@ -1,6 +1,6 @@
 """A kata as plain data: what ``kata.toml`` says, read and checked whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -32,6 +32,7 @@ REPORTED_METERS = (
 METERS = CASE_METERS + REPORTED_METERS
 
 Case = Mapping[str, Any]
+Read = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,15 +162,15 @@ class Kata:
         return self.root / "tests" / "wrong" / self.id
 
 
-def load_kata(folder: Path) -> Kata:
+def load_kata(folder: Path, read: Read = read_toml) -> Kata:
     """
-    Read ``<folder>/kata.toml``.
+    Read ``<folder>/kata.toml``; `read` parses it.
 
     Raises:
         MetadataError: listing every unknown key, missing key and wrong value of the file.
     """
     path = folder / "kata.toml"
-    data = read_toml(path)
+    data = read(path)
     with Problems(path) as problems:
         table = Table(data, problems)
         week = week_number(folder, problems)

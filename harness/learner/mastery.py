@@ -208,17 +208,20 @@ def _reviewed(rounds: Iterable[Round]) -> "tuple[Card | None, list[Review]]":
 
     What was never written cannot be forgotten: there is no card before the first solved round.
     """
-    from fsrs import Card
-
-    card, reviews = None, []
+    card = None
+    reviews: list[Review] = []
     for one in rounds:
-        if card is None and not one.solved:
-            continue
         if card is not None:
             reviews.append(Review(due_at=card.due, done_at=one.ended_at))
+        elif one.solved:
+            from fsrs import Card
+
+            card = Card(card_id=0)
+        else:
+            continue
         # the scheduler counts whole days: from midnight, so that ten minutes earlier is a day, too
         day = datetime.combine(one.ended_at, time(), UTC)
-        card, _ = _scheduler().review_card(card or Card(card_id=0), one.rating, day)
+        card, _ = _scheduler().review_card(card, one.rating, day)
     return card, reviews
 
 

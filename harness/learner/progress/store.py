@@ -1,7 +1,6 @@
 """The history as one object: `Progress`."""
 
 import os
-import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -89,7 +88,7 @@ class Progress:
                 checks=(),
                 measurements=(),
             )
-            host = socket.gethostname()
+            host = os.uname().nodename
             rows.insert_running(db, attempt, host=host, pid=pid, process=process_birth(pid))
         return attempt.id
 
@@ -147,7 +146,7 @@ class Progress:
         with written(self.path) as db:
             gone = [
                 key
-                for key, pid, birth in rows.running_on(db, socket.gethostname())
+                for key, pid, birth in rows.running_on(db, os.uname().nodename)
                 if not birth or process_birth(pid) != birth
             ]
             for attempt in rows.load_attempts(db, gone):
