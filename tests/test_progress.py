@@ -5,7 +5,6 @@ import json
 import math
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -435,7 +434,7 @@ def test_another_process_that_got_the_same_id_keeps_nothing_alive(progress):
 
 def test_attempts_of_another_machine_are_left_running(progress, monkeypatch):
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(socket, "gethostname", lambda: "elsewhere")
+        elsewhere.setattr(os, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
         begin(progress, pid=2**22 + 1)
     assert progress.abort_orphans() == 0
 
