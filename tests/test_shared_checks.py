@@ -178,7 +178,9 @@ def test_a_dtype_that_the_gpu_lacks_is_skipped_and_no_failure(judged, mini, tmp_
 
 
 def scaled_trial(oracle, entry=None, backend="torch"):
-    kata = SimpleNamespace(backend=backend, forbidden=(), writes=(), oracle="oracle.py", speed=())
+    kata = SimpleNamespace(
+        name="scaled", backend=backend, forbidden=(), writes=(), oracle="oracle.py", speed=()
+    )
     return Trial(
         submission=SimpleNamespace(kata=kata, entry=entry),
         oracle=oracle,
@@ -283,3 +285,51 @@ def test_occupancy_is_that_of_the_kernels_that_are_built(kernels, share, built):
     verdict = trial.judge_cost(threshold)
     assert (verdict.outcome, verdict.value) == ("passed", share)
     assert verdict.message.endswith(f"; {built} of shared memory")
+
+
+LOOP = """\
+    %0 = scf.for %i = %a to %b step %c {
+      %1 = scf.for %j = %a to %b step %c {
+        %2 = tt.dot %x, %y, %z
+      }
+      %3 = tt.dot %x, %y, %z
+    }
+"""
+COPY = """\
+    %0 = scf.for %i = %a to %b step %c {
+      %1 = tt.load %p
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (COPY + LOOP, "A smaller tile or more warps need fewer registers"),
+        (LOOP + COPY + LOOP, "It has 2 loops with products, each with a body of its own"),
+    ],
+)
+def test_spills_name_case_tile_and_what_to_look_at(tmp_path, code, advice):
+    (tmp_path / "kernel.ttgir").write_text(code)
+    built = wave(registers=255, shared_bytes=0)
+    facts = replace(
+        built, spills=120, tile={"BLOCK_M": 128}, num_warps=4, binary=tmp_path / "kernel.hsaco"
+    )
+    threshold = CostThreshold(
+        name="spills",
+        meter="spills",
+        at_most=0,
+        **dict.fromkeys(("bound", "at_least", "exactly")),
+        case={"n": 4096, "dtype": "float16"},
+        target="gfx942",
+    )
+    trial = replace(
+        scaled_trial(SimpleNamespace(), backend="triton"),
+        compile=lambda target, case: (built, facts),
+        record=lambda fields: None,
+    )
+    message = trial.judge_cost(threshold).message
+    assert "kernel spills on n = 4096, dtype = float16 with 4 warps, BLOCK_M = 128. " in message
+    assert advice in message
+    assert ": kata inspect " in message
+    assert message.endswith(" --target gfx942")

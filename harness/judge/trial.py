@@ -158,6 +158,8 @@ class Trial:
             assert threshold.target is not None
             facts = self.compile(threshold.target, threshold.case)
             value, ideal, built = _static_value(threshold, facts, self.profile), None, _built(facts)
+            if threshold.meter == "spills" and value:
+                built += f"; {_spilled(facts, threshold, self.submission.kata.name)}"
         else:
             call = self.prepare(threshold.case, 0)
             result = call.run(pattern=NAN)
@@ -297,6 +299,24 @@ def _built(kernels: "tuple[KernelFacts, ...]") -> str:
     """What the compiler gave the kernel that has the most registers."""
     most = max(kernels, key=lambda kernel: kernel.registers)
     return f"{most.registers} registers a thread, {most.shared_bytes:,} bytes of shared memory"
+
+
+def _spilled(kernels: "tuple[KernelFacts, ...]", threshold: CostThreshold, name: str) -> str:
+    """Which kernel spills, on which case and tile, what may be behind it, and where to look."""
+    worst = max(kernels, key=lambda kernel: kernel.spills)
+    case = ", ".join(f"{key} = {value}" for key, value in (threshold.case or {}).items())
+    tile = "".join(f", {key} = {value}" for key, value in worst.tile.items())
+    words = f"{worst.name} spills on {case} with {worst.num_warps} warps{tile}"
+    if (loops := worst.product_loops) > 1:
+        # flash_attn_fwd, tiles of 128 x 64, D = 128, sm_90: 0 bytes with one loop over the keys,
+        # 120 with the same body in two, which are scheduled and spill each for itself
+        words += (
+            f". It has {loops} loops with products, each with a body of its own that takes "
+            "registers and spills for itself: one loop with the mask under a condition needs fewer"
+        )
+    else:
+        words += ". A smaller tile or more warps need fewer registers"
+    return f"{words}: kata inspect {name} --target {threshold.target}"
 
 
 def _static_value(

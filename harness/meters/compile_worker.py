@@ -302,8 +302,20 @@ def kernel_facts(kernel: CompiledKernel, folder: Path) -> Answer:
         "num_warps": kernel.metadata.num_warps,
         "num_stages": kernel.metadata.num_stages,
         "shared_bytes": kernel.metadata.shared,
+        "tile": tile_of(kernel),
         "binary": binary.name,
         **(amd_usage(kernel.asm["amdgcn"]) if amd else nvidia_usage(binary, kernel.name)),
+    }
+
+
+def tile_of(kernel: CompiledKernel) -> dict[str, int]:
+    """The whole numbers among the kernel's `tl.constexpr` arguments, such as its block sizes."""
+    names = kernel.src.fn.arg_names
+    found = {names[place]: value for (place, *_), value in kernel.src.constants.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name.isupper()
     }
 
 

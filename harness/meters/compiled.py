@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from multiprocessing.connection import Pipe
@@ -98,6 +98,7 @@ class KernelFacts:
         local_bytes: Local (private) memory of a thread.
         shared_bytes: Shared memory (LDS) of a program.
         binary: The cubin or hsaco file; the texts lie beside it.
+        tile: Its block sizes and other whole numbers that it was compiled for, by name.
     """
 
     name: str
@@ -110,11 +111,26 @@ class KernelFacts:
     local_bytes: int
     shared_bytes: int
     binary: Path
+    tile: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ttgir(self) -> str:
         """Triton's GPU dialect of MLIR: layouts, pipelining, asynchronous copies."""
         return self.binary.with_suffix(".ttgir").read_text(encoding="utf-8")
+
+    @property
+    def product_loops(self) -> int:
+        """Loops that multiply matrices, one after the other; a loop within one is part of it."""
+        loops, inside = 0, None
+        multiplies = False
+        for line in self.ttgir.splitlines():
+            depth = len(line) - len(line.lstrip())
+            if inside is None and "scf.for" in line:
+                inside, multiplies = depth, False
+            elif inside is not None and depth <= inside:
+                loops, inside = loops + multiplies, None
+            multiplies = multiplies or "dot" in line
+        return loops
 
     @property
     def ptx(self) -> str:
