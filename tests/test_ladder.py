@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.content.kata import SpeedThreshold, load_kata
-from harness.reports.ladder import baselines, climb, timed_elsewhere
+from harness.reports.ladder import baselines, climb, naive_words, timed_elsewhere
 
 CASE = {"n": 1000}
 
@@ -107,3 +107,15 @@ def test_what_was_never_measured_is_only_named(kata):
 def test_what_is_timed_here_needs_no_gpu(kata):
     here = limit("baseline", "vs library", 0.9, "library", on="any")
     assert timed_elsewhere(replace(kata, speed=(LIGHT, here)), []) == ""
+
+
+def test_a_naive_version_that_nothing_measured_stays_and_says_why(mini, tmp_path, monkeypatch):
+    kata = load_kata(mini / "katas/week01/doubled")
+    (kata.wrong / "naive.py").write_text('"""Wrong on purpose: it copies\nfirst."""\n')
+    found = {"wrong:naive": [], "solution": [measured(LIGHT, 0.9, 100)]}
+    monkeypatch.setattr("harness.reports.ladder._measured", lambda *_: found)
+    rungs = climb(kata, "cpu", tmp_path, yours=False)
+    assert [(one.name, bool(one.values)) for one in rungs] == [("naive", False), ("solution", True)]
+    assert naive_words(kata, tmp_path) == "it copies first."
+    (kata.wrong / "naive.py").unlink()
+    assert naive_words(kata, tmp_path) == ""

@@ -242,7 +242,9 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
     done = kata_command("explain", "doubled")
     assert done.returncode == 0, done.stderr
     assert "torch.mul(x, 2, out=y)" in done.stdout
-    heading, row = (line.split() for line in done.stdout.splitlines()[-2:])
+    *_, heading, row, naive = (line.split() for line in done.stdout.splitlines())
+    assert naive[0] == "naive:"
+    assert "The worksheet" not in done.stdout, "it is not held against the roofline"
     assert heading == ["threshold", "naive", "yours", "solution"]
     assert row == ["allocated_bytes", "8,000", "4,000", "4,000"]
 
@@ -262,6 +264,20 @@ def with_roofline(mini):
     for name, more in (("kata.toml", ROOFLINE), ("oracle.py", COST)):
         path = mini / "katas/week01/doubled" / name
         path.write_text(path.read_text() + more)
+
+
+def test_explain_fills_the_worksheet_in(mini, tmp_path, monkeypatch):
+    with_roofline(mini)
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("harness.reports.ladder.climb", lambda *_, **__: [])
+    done = CliRunner().invoke(main, ["--root", str(mini), "explain", "doubled", "--anyway"])
+    assert done.exit_code == 0, done.output
+    shown = [" ".join(line.split()) for line in done.output.splitlines()]
+    assert "The worksheet, filled in:" in shown
+    assert "work 1,000,000 FLOP, at least 8,000,000 bytes moved" in shown
+    assert "intensity 0.125 FLOP per byte; ridge 20" in shown
+    assert "bound by memory" in shown
+    assert "at best 2.388 us" in shown
 
 
 def test_predict_shows_guess_beside_truth(kata_command, mini):

@@ -1,7 +1,7 @@
 """
 Everything the harness raises on purpose.
 
-* HarnessError            exit 3: the house is not in order
+* HarnessError            exit 3: a fault in the katas or the harness
   - UsageProblem          exit 2: asked for something that is not there
   - MetadataError         exit 3: a kata, week or profile file is wrong
   - SubmissionError       exit 1: the file under test cannot be judged

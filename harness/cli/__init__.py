@@ -113,7 +113,7 @@ def main(ctx: click.Context, root: Path | None) -> None:
     Katas for every mechanism of modern ML systems, judged with and without a GPU.
 
     Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
-    is not passed, 2 wrong usage, 3 the house is not in order, 4 device trouble.
+    is not passed, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble.
     """
     from harness.cli.house import House
     from harness.content.catalog import find_root

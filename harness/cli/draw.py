@@ -80,8 +80,8 @@ def reading(one: "Week") -> None:
 def corrections(one: "Week") -> None:
     """What is not so in the curriculum as it was handed down."""
     for correction in one.corrections:
-        click.echo(f"not so: {correction.says}")
-        click.echo(f"        {correction.truth} ({correction.source})")
+        click.echo(f"correction: {correction.says}")
+        click.echo(f"            {correction.truth} ({correction.source})")
 
 
 def as_row(kata: Kata, state: str) -> dict[str, Any]:

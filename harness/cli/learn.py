@@ -97,8 +97,9 @@ def start(house: House, kata: Kata) -> None:
 @click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
-    """The reference, and why it is fast. Then the ladder: naive, yours, it and the library."""
-    from harness.reports.ladder import climb, timed_elsewhere
+    """The reference, the worksheet filled in, and the ladder: naive, yours, it, the library."""
+    from harness.learner.predict import worksheet
+    from harness.reports.ladder import climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
 
     standing = house.standings()[kata.name]
@@ -110,10 +111,14 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
         )
     house.progress.note("solution_seen", kata.name, "explain")
     teach.reference(kata, house.shown(kata.solution))
+    if any(one.kind == "roofline" for one in kata.speed):
+        teach.worksheet_filled(kata, worksheet(kata, house.prediction_profile(None)))
     device = "cuda" if device_present() else "cpu"
     with draw.waiting(f"climbing the ladder on {device}"):
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)
+    if naive := naive_words(kata, house.home / "cache"):
+        click.echo(f"naive: {naive}")
     if device == "cpu" and (line := timed_elsewhere(kata, kept_results(house.root))):
         click.echo(line)
 

@@ -87,7 +87,7 @@ def choose(
     """The katas that a command was asked for, in exactly one of the three ways."""
     if [bool(katas), weeks is not None, everything].count(True) != 1:
         raise UsageProblem(
-            "kata: expected names, --week N or --all, found none or several of them. "
+            "kata: expected names, --week N or --all, found none or more than one of them. "
             "`kata list` shows the names."
         )
     if weeks is not None:

@@ -100,7 +100,7 @@ def ladder(rungs: "Sequence[Rung]", device: str) -> None:
         for rung in rungs:
             value = rung.values.get(name)
             colour = "green" if rung.passed.get(name) else "red"
-            cells.append("" if value is None else f"[{colour}]{_figure(value)}[/]")
+            cells.append("-" if value is None else f"[{colour}]{_figure(value)}[/]")
         table.add_row(name, *cells)
     console().print(table)
 
@@ -118,6 +118,21 @@ def worksheet(kata: Kata, sheet: "Sheet") -> None:
         f"on {profile.name}: {profile.bandwidth / 1e12:.3g} TB/s, "
         f"{profile.peak_of(sheet.dtype) / 1e12:.4g} TFLOP/s in {sheet.dtype}"
     )
+
+
+def worksheet_filled(kata: Kata, sheet: "Sheet") -> None:
+    """The worksheet of the brief with its blanks filled in."""
+    click.echo("\nThe worksheet, filled in:")
+    worksheet(kata, sheet)
+    peak, bandwidth = sheet.profile.peak_of(sheet.dtype), sheet.profile.bandwidth
+    rows = [
+        ("work", f"{sheet.cost.flops:,.0f} FLOP, at least {sheet.cost.bytes:,.0f} bytes moved"),
+        ("intensity", f"{sheet.intensity:,.4g} FLOP per byte; ridge {peak / bandwidth:,.4g}"),
+        ("bound by", sheet.bound),
+        ("at best", f"{sheet.seconds * 1e6:,.4g} us"),
+    ]
+    for name, words in rows:
+        click.echo(f"  {name:10} {words}")
 
 
 def prediction(found: "Score") -> None:

@@ -4,6 +4,7 @@ The ladder of a kata: naive, yours, the reference and the library, side by side.
 The library, or what else a threshold compares with, has a rung where it is timed: most on a GPU.
 """
 
+import ast
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +36,9 @@ class Rung:
 
 def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
     """
-    Judge each implementation in one session on this machine; those that nothing measured are out.
+    Judge each implementation in one session on this machine.
 
+    Those that nothing measured are out, but for the naive version, which is wrong as a rule.
     What thresholds compare with comes last, unless it is called like one of them.
 
     Args:
@@ -48,9 +50,19 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
     naive = [one.label for one in wrong_solutions(kata, cache) if one.label == NAIVE]
     impls = [*naive, *(["yours"] if yours else []), "solution"]
     found = _measured(kata, impls, device)
-    rungs = [rung for rung in (_rung(name, found[name]) for name in impls) if rung.values]
+    every = [_rung(name, found[name]) for name in impls]
+    rungs = [rung for rung in every if rung.values or rung.name == "naive"]
     there = [rung.name for rung in rungs]
     return [*rungs, *(one for one in baselines(kata, found["solution"]) if one.name not in there)]
+
+
+def naive_words(kata: Kata, cache: Path) -> str:
+    """What is naive about the naive version, as it says itself; "" where there is none."""
+    found = [one.path for one in wrong_solutions(kata, cache) if one.label == NAIVE]
+    if not found:
+        return ""
+    said = ast.get_docstring(ast.parse(found[0].read_text(encoding="utf-8"))) or ""
+    return said.partition("\n\n")[0].removeprefix("Wrong on purpose: ").replace("\n", " ")
 
 
 def _measured(kata: Kata, impls: Sequence[str], device: str) -> dict[str, list[dict[str, Any]]]:

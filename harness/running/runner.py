@@ -214,7 +214,7 @@ def pytest_command(
 
     That is a file, or the name of a socket that the process inherits (``LINE``).
     """
-    # nothing that lies about in a folder has a say: a module, a conftest.py, pytest's settings
+    # no stray file may change a verdict: a module, a conftest.py, pytest's settings
     command = [sys.executable, "-P", "-m", "pytest", *(str(kata.folder) for kata in katas)]
     settings = katas[0].root / "pyproject.toml"
     command += ["--noconftest", *([f"-c{settings}"] if settings.is_file() else [])]
