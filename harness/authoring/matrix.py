@@ -29,6 +29,9 @@ SHARED = frozenset(
         "test_writes_every_element",
         "test_second_call_sees_new_values",
         "test_repeats",
+        "test_refuses",
+        "test_reads_in_place",
+        "test_rows_past_31_bits",
         "test_cost",
         "test_speed",
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.base.errors import nearest
 from harness.base.schema import Problems, Table, read_toml
+from harness.content.promises import Refusal, take_in_place, take_refusals
 
 BACKENDS = (
     "python", "torch", "triton", "numba", "cuda", "gluon", "cute", "distributed", "jax", "xdsl",
@@ -103,6 +104,8 @@ class Kata:
     `forbidden` are aten ops that may not be called, `writes` the arguments that the function is
     meant to change, `vary` values that arguments of a case may take, in any combination, `edges`
     sizes that are tried at the edges of tiles; one that `repeats` gives the same bits in every run.
+    What it `refuses`, reads `in_place`, and takes with rows further apart than 31 bits count, are
+    promises that the harness tests.
     """
 
     root: Path
@@ -121,6 +124,9 @@ class Kata:
     forbidden: tuple[str, ...]
     writes: tuple[str, ...]
     edges: tuple[str, ...]
+    refuses: tuple[Refusal, ...] = ()
+    in_place: Mapping[str, str] = field(default_factory=dict)
+    int64_rows: tuple[str, ...] = ()
     repeats: bool
     profile: str | None
     extra: str | None
@@ -191,6 +197,9 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             forbidden=table.texts("forbidden", default=()),
             writes=table.texts("writes", default=()),
             edges=table.texts("edges", default=()),
+            refuses=take_refusals(table),
+            in_place=take_in_place(table),
+            int64_rows=table.texts("int64_rows", default=()),
             repeats=table.take("repeats", bool, False),
             profile=table.optional("profile", str),
             extra=table.optional("extra", str),

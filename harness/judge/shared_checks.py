@@ -4,16 +4,22 @@ The tests every tensor kata shares; the pytest plugin collects them as ``kata.to
 They need an oracle with `make_inputs` and `reference`, and the `[[cases]]` of kata.toml.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from harness.content.kata import Case, CostThreshold, SpeedThreshold
+from harness.content.promises import Refusal
 from harness.judge.correctness.answer import Value, copied
 from harness.judge.correctness.matching import diagnose_runs
 from harness.judge.correctness.memory import LARGE, NAN
 from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
 from harness.judge.guarded import GuardedCall, Order
+from harness.judge.promises import (
+    assert_reaches_past_31_bits,
+    assert_read_in_place,
+    assert_refused,
+)
 from harness.judge.trial import Publish, Trial
 
 
@@ -103,6 +109,21 @@ def test_repeats(trial: Trial, repeated_case: Case) -> None:
     """A kata that promises it gives the same bits every time; a simulator varies the order."""
     call = trial.prepare(repeated_case, seed_offset=6)
     call.assert_repeats(times=50 if trial.device == "cuda" else 4)
+
+
+def test_refuses(trial: Trial, refusal: Refusal) -> None:
+    """What kata.toml says is refused, raises, in words that name the argument."""
+    assert_refused(trial, refusal)
+
+
+def test_reads_in_place(trial: Trial, in_place: Mapping[str, str]) -> None:
+    """Arguments with gaps in memory are not copied: no more is allocated than the result."""
+    assert_read_in_place(trial, in_place)
+
+
+def test_rows_past_31_bits(trial: Trial, far_argument: str) -> None:
+    """Rows may lie further apart than 31 bits count elements."""
+    assert_reaches_past_31_bits(trial, far_argument)
 
 
 def test_cost(trial: Trial, cost_threshold: CostThreshold) -> None:

@@ -99,6 +99,12 @@ class Trial:
         return inputs
 
     @property
+    def cases(self) -> list[Case]:
+        """The cases that run on this device."""
+        cases = self.submission.kata.cases
+        return [one for one in cases if one.get("only", self.device) == self.device]
+
+    @property
     def structured(self) -> tuple[str, ...]:
         """Arguments that keep their contents: one of their values depends on another."""
         return getattr(self.oracle, "STRUCTURED", ())

@@ -217,6 +217,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "repeated_case" in wanted:
         repeated = cases[:1] if comparable and kata.repeats else []
         metafunc.parametrize("repeated_case", repeated, ids=_case_id)
+    if "refusal" in wanted:
+        refused = kata.refuses if comparable and cases else []
+        metafunc.parametrize("refusal", refused, ids=lambda one: one.label)
+    if "in_place" in wanted:
+        metafunc.parametrize("in_place", [kata.in_place] if kata.in_place else [], ids=", ".join)
+    if "far_argument" in wanted:
+        metafunc.parametrize("far_argument", kata.int64_rows)
     if "float_case" in wanted:
         floats = [case for case in cases if str(case.get("dtype")).startswith(FLOATS)]
         metafunc.parametrize("float_case", floats[:1] if comparable else [], ids=_case_id)

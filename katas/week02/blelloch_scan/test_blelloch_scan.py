@@ -105,39 +105,3 @@ def test_given_arrays_are_used(kata):
     first = out[:3]
     assert kata.blelloch_scan(x, out=first, scratch=scratch, block=1) is first
     assert out.copy_to_host().tolist() == [0, 1, 3, SENTINEL]
-
-
-# ---- refusals ------------------------------------------------------------------------------
-
-
-def test_only_vectors_of_words_are_taken(kata):
-    for shape in ((2, 2), ()):
-        with pytest.raises(ValueError, match=r"x: .*1-D"):
-            scan(kata, np.ones(shape, dtype=np.uint32))
-    for dtype in (np.float32, np.int64):
-        with pytest.raises(ValueError, match=r"x: .*uint32"):
-            scan(kata, np.ones(3, dtype))
-
-
-def test_unknown_ops_and_odd_blocks_are_refused(kata):
-    for x in (words(1), words()):
-        with pytest.raises(ValueError, match=r"op: .*add"):
-            scan(kata, x, "multiply")
-        for block in (0, 12, 256):
-            with pytest.raises(ValueError, match="block: "):
-                scan(kata, x, block=block)
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "dtype"),
-    [
-        ("out", 19, np.uint32),
-        ("out", 20, np.uint64),
-        ("out", 20, np.float32),  # another kind of the same size
-        ("scratch", 7, np.uint32),
-    ],
-)
-def test_arrays_of_another_kind_are_refused(kata, name, size, dtype):
-    # 20 words in blocks of 8: three blocks on the first level, one on the second
-    with pytest.raises(ValueError, match=f"{name}: "):
-        scan(kata, np.arange(20, dtype=np.uint32), block=1, **{name: np.zeros(size, dtype)})

@@ -113,26 +113,3 @@ def test_no_and_too_many_weights_are_refused(kata, k):
         convolved(kata, floats(1, 2), np.ones(k, dtype=np.float32))
     with pytest.raises(ValueError, match="k: "):
         summed(kata, floats(1, 2), k)
-
-
-@pytest.mark.parametrize("name", ["x", "w"])
-def test_only_float32_vectors_are_taken(kata, name):
-    arrays = dict.fromkeys(("x", "w"), floats(1, 2, 3))
-    for shape in ((1, 3), ()):
-        with pytest.raises(ValueError, match=f"{name}: .*1-D"):
-            convolved(kata, **arrays | {name: np.ones(shape, dtype=np.float32)})
-    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
-        with pytest.raises(ValueError, match=f"{name}: .*float32"):
-            convolved(kata, **arrays | {name: np.ones(3, dtype)})
-
-
-def test_out_of_another_kind_is_refused(kata):
-    # one element too many, another size, and another kind of the same size
-    for size, dtype, what in (
-        (4, np.float32, "shape"),
-        (3, np.float64, "dtype"),
-        (3, np.int32, "dtype"),
-    ):
-        out = cuda.to_device(np.zeros(size, dtype))
-        with pytest.raises(ValueError, match=f"out: .*{what}"):
-            convolved(kata, floats(1, 2, 3), floats(1), out=out)

@@ -193,27 +193,3 @@ def test_given_arrays_are_used(kata):
     assert total(kata, counting(10), out=out, partial=partial, block=32).tolist() == [55]
     assert out.copy_to_host().tolist() == [55, -99, -99]
     assert partial.copy_to_host()[:2].tolist() == [55, -99]
-
-
-# ---- refusals ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("block", [0, 16, 96, 2048])
-def test_odd_blocks_are_refused(kata, block):
-    with pytest.raises(ValueError, match="block: "):
-        total(kata, counting(5), block=block)
-
-
-def test_other_arrays_are_refused(kata):
-    for shape in ((2, 2), ()):
-        with pytest.raises(ValueError, match=r"x: .*1-D"):
-            total(kata, np.ones(shape, dtype=np.float32))
-    for dtype in (np.float64, np.int32):  # another size, and another kind of the same size
-        with pytest.raises(ValueError, match=r"x: .*float32"):
-            total(kata, np.ones(4, dtype))
-
-
-@pytest.mark.parametrize(("name", "size"), [("out", 0), ("partial", 4095)])
-def test_small_arrays_for_results_are_refused(kata, name, size):
-    with pytest.raises(ValueError, match=f"{name}: "):
-        total(kata, counting(5), **{name: cuda.device_array(size, np.float32)})

@@ -1,0 +1,167 @@
+"""
+What a kata declares instead of testing it: `refuses`, `in_place` and `int64_rows` of kata.toml.
+
+Each starts from inputs that the oracle makes, and changes what the declaration names.
+"""
+
+import builtins
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from harness.base.errors import MetadataError
+from harness.content.promises import Refusal
+from harness.judge.correctness.answer import Value, as_tensor, copied, differences, parts
+from harness.judge.correctness.matching import assert_matches
+from harness.judge.guarded import Inputs
+from harness.judge.honesty.forbidden import forbidden
+from harness.judge.honesty.watch import nothing_left_behind, sealed
+from harness.judge.trial import ARRAY_BACKENDS, Trial
+
+PAST_31_BITS = 2**31
+
+
+def assert_refused(trial: Trial, refusal: Refusal) -> None:
+    """Check that the first case, changed as `refusal` says, raises, and names the argument."""
+    __tracebackhide__ = True
+    inputs = trial.inputs(trial.cases[0])
+    given = {**inputs}
+    for names, change in refusal.given.items():
+        given |= {name: _changed(trial, inputs, name, change) for name in names.split()}
+    held = [one for one in given.values() if not (isinstance(one, torch.Tensor) and one.is_meta)]
+    before = copied(held)
+    message = None
+    try:
+        _answer(trial, given)
+    except getattr(builtins, refusal.error) as error:
+        message = str(error)
+    assert message is not None, (
+        f"{refusal.label}: expected {refusal.error}, found that it was taken"
+    )
+    for word in filter(None, (refusal.names, refusal.says)):
+        assert _has_word(message, word), (
+            f"{refusal.label}: expected {word!r} in the message, found {message!r}"
+        )
+    touched = any(bool(one) for one in differences(held, before))
+    assert not touched, f"{refusal.label}: an argument was written to before it was refused"
+
+
+def assert_read_in_place(trial: Trial, gaps: Mapping[str, str]) -> None:
+    """Check that arguments with gaps in memory are taken as they are: nothing is copied first."""
+    __tracebackhide__ = True
+    from harness.meters.dispatch import dispatch_meter
+
+    inputs = trial.inputs(trial.cases[0])
+    given = {**inputs}
+    for name, where in gaps.items():
+        given[name] = _with_gaps(inputs[name], where)
+    with dispatch_meter() as counted:
+        result = _answer(trial, given)
+    _assert_right(trial, given, result)
+    results = [as_tensor(part) for _, part in parts(result, "")]
+    allowed = sum(one.nbytes for one in results if one is not None)
+    assert counted.allocated_bytes <= allowed, (
+        f"{', '.join(gaps)} with gaps in memory: expected "
+        f"{allowed:,} bytes to be allocated for the result, found {counted.allocated_bytes:,}: "
+        "read them where they are"
+    )
+
+
+def assert_reaches_past_31_bits(trial: Trial, name: str) -> None:
+    """
+    Check that rows of `name` may lie so far apart that offsets leave int32.
+
+    One case is tried of each form, that is of those with the same keys. Floats are float16, so
+    that what must be reserved stays small.
+    """
+    __tracebackhide__ = True
+    tried: set[frozenset[str]] = set()
+    for case in trial.cases:
+        if (form := frozenset(case)) in tried:
+            continue
+        inputs = {
+            key: one.half() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+            for key, one in trial.inputs(case).items()
+        }
+        if len(inputs[name]) > 1:
+            inputs[name] = _far_apart(inputs[name])
+            tried.add(form)
+            try:
+                _assert_right(trial, inputs, _answer(trial, inputs))
+            except AssertionError as wrong:
+                raise AssertionError(f"{name}, rows 2**31 elements apart: {wrong}") from None
+    assert tried, f"int64_rows: expected a case with two rows of {name}, found none"
+
+
+def _answer(trial: Trial, inputs: Inputs) -> Value:
+    """The entry function's answer, with the oracle's out of its reach."""
+    kata = trial.submission.kata
+    with ExitStack() as around:
+        around.enter_context(nothing_left_behind())
+        around.enter_context(sealed(trial.oracle, trial.answers))
+        around.enter_context(forbidden(kata.forbidden, on_the_host=trial.device == "cpu"))
+        return trial.submission.entry(**trial.launchable(inputs))
+
+
+def _assert_right(trial: Trial, inputs: Inputs, result: Value) -> None:
+    __tracebackhide__ = True
+    want = trial.oracle.reference(**inputs)
+    assert_matches(result, want, same_precision=trial.trusted(inputs))
+
+
+def _has_word(message: str, word: str) -> bool:
+    """Whether `word` stands in `message`, and not as a part of another."""
+    at = message.find(word)
+    while at >= 0:
+        around = message[at - 1 : at] + message[at + len(word) : at + len(word) + 1]
+        if not any(letter.isalnum() or letter == "_" for letter in around):
+            return True
+        at = message.find(word, at + 1)
+    return False
+
+
+def _changed(trial: Trial, inputs: Inputs, name: str, change: Any) -> Value:  # noqa: ANN401
+    """Argument `name` as `change` of a refusal wants it: another value, or itself altered."""
+    if not isinstance(change, Mapping):
+        return change
+    tensors = [
+        one for one in map(as_tensor, (inputs.get(name), *inputs.values())) if one is not None
+    ]
+    if not tensors:
+        raise MetadataError(
+            f"{trial.submission.kata.folder / 'kata.toml'}: refuses: expected a tensor or an array "
+            f"among the inputs to make `{name}` from, found none."
+        )
+    tensor = tensors[0]
+    if "shape" in change:
+        tensor = torch.ones(change["shape"], dtype=tensor.dtype, device=tensor.device)
+    if "dtype" in change:
+        tensor = tensor.to(getattr(torch, change["dtype"]))
+    if "gaps" in change:
+        tensor = _with_gaps(tensor, change["gaps"])
+    if "device" in change:
+        tensor = tensor.to(change["device"])
+    return tensor.numpy() if trial.submission.kata.backend in ARRAY_BACKENDS else tensor
+
+
+def _with_gaps(tensor: torch.Tensor, gaps: str) -> torch.Tensor:
+    """The same values with gaps in memory: after each of the last axis' "rows" or "elements"."""
+    *rest, last = tensor.shape
+    wide = tensor.new_zeros(*rest, 2 * last + 1)
+    view = wide[..., :last] if gaps == "rows" else wide[..., : 2 * last : 2]
+    return view.copy_(tensor)
+
+
+def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, the last row 2**31 elements or more behind the first one."""
+    rows = len(tensor)
+    # odd: no descriptor can hold it, whose addresses have 64 bits anyway
+    apart = max(PAST_31_BITS // (rows - 1) + 1, tensor[0].numel()) | 1
+    # what lies between the rows is never touched, so on a CPU it takes no memory
+    room = torch.empty(
+        (rows - 1) * apart + tensor[0].numel(), dtype=tensor.dtype, device=tensor.device
+    )
+    inner = torch.empty_like(tensor[0], memory_format=torch.contiguous_format).stride()
+    return room.as_strided(tensor.shape, (apart, *inner)).copy_(tensor)

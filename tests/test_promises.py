@@ -1,0 +1,265 @@
+"""What katas declare is tested: the right function keeps each promise, a wrong one is caught."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from harness.base.errors import MetadataError
+from harness.content.kata import load_kata
+from harness.content.promises import Refusal
+from harness.judge.promises import (
+    assert_reaches_past_31_bits,
+    assert_read_in_place,
+    assert_refused,
+)
+from harness.judge.trial import Trial
+
+CASE = {"rows": 3, "cols": 4}
+
+
+def trial(entry, *, backend="torch", cases=(CASE,)):
+    """One whose oracle adds a matrix and a row of ones."""
+
+    def make_inputs(*, rows, cols, device, seed, **_):
+        x, y = torch.ones(rows, cols), torch.ones(cols)
+        return {"x": x, "y": y} if backend == "torch" else {"x": x.numpy(), "y": y.numpy()}
+
+    oracle = SimpleNamespace(make_inputs=make_inputs, reference=lambda x, y: x + y)
+    kata = SimpleNamespace(
+        backend=backend, forbidden=(), writes=(), speed=(), cases=cases, folder="folder"
+    )
+    submission = SimpleNamespace(kata=kata, entry=entry)
+    return Trial(
+        submission=submission, oracle=oracle, device="cpu", seed=0, profile=None, record=None,
+        compile=None,
+    )  # fmt: skip
+
+
+def refusal(names="x", says=None, error="ValueError", **given):
+    return Refusal(names=names, given=given, says=says, error=error)
+
+
+# ---- refuses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        ({"shape": [5]}, ((5,), "float32", True)),
+        ({"dtype": "int32"}, ((3, 4), "int32", True)),
+        ({"gaps": "elements"}, ((3, 4), "float32", False)),
+        ({"gaps": "rows"}, ((3, 4), "float32", False)),
+        ({"shape": [2, 2], "dtype": "float64"}, ((2, 2), "float64", True)),
+    ],
+    ids=str,
+)
+def test_an_argument_is_altered_as_declared_and_the_others_are_as_made(backend, change, seen):
+    found = []
+
+    def entry(x, y):
+        found.append((x, y))
+        raise ValueError("x: expected otherwise")
+
+    assert_refused(trial(entry, backend=backend), refusal(x=change))
+    ((x, y),) = found
+    assert isinstance(x, np.ndarray if backend == "numba" else torch.Tensor)
+    x = torch.as_tensor(x)
+    assert (tuple(x.shape), str(x.dtype).removeprefix("torch."), x.is_contiguous()) == seen
+    assert (x == 1).all()
+    assert y.shape == (4,)
+
+
+def test_last_elements_stay_neighbours_where_only_rows_have_gaps():
+    def entry(x, y):
+        raise ValueError(f"x: {x.stride()}")
+
+    assert_refused(trial(entry), refusal(x={"gaps": "rows"}, says="(9, 1)"))
+    assert_refused(trial(entry), refusal(x={"gaps": "elements"}, says="(9, 2)"))
+
+
+def test_a_key_names_several_arguments_and_a_value_stands_for_itself():
+    def entry(x, y, mode):
+        assert x.shape == y.shape == (2, 2)
+        assert mode == "odd"
+        raise TypeError("mode: expected even")
+
+    odd = {"x y": {"shape": [2, 2]}, "mode": "odd"}
+    assert_refused(trial(entry), Refusal(names="mode", given=odd, says="even", error="TypeError"))
+
+
+def test_an_argument_that_the_case_leaves_out_is_made_like_the_first():
+    def entry(x, y, out):
+        assert (out.shape, out.dtype, out.device.type) == ((7,), torch.float32, "meta")
+        raise ValueError("out: expected another shape")
+
+    change = {"shape": [7], "device": "meta"}
+    assert_refused(trial(entry), refusal(names="out", out=change))
+
+
+def raises(message, error=ValueError):
+    def entry(x, y):
+        raise error(message)
+
+    return entry
+
+
+def writes(x, y):
+    y.zero_()
+    raise ValueError("x: expected otherwise")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (lambda x, y: x, "x: dtype int32: expected ValueError, found that it was taken"),
+        (raises("no good"), "expected 'x' in the message, found 'no good'"),
+        (raises("max: no"), "expected 'x' in the message, found 'max: no'"),
+        (raises("x_ptr: dtype"), "expected 'x' in the message"),
+        (raises("x: no"), "expected 'dtype' in the message, found 'x: no'"),
+        (writes, "an argument was written to before it was refused"),
+    ],
+    ids=["takes it", "names nothing", "part of a word", "another name", "wrong words", "writes"],
+)
+def test_what_is_not_refused_as_declared_is_told(entry, told):
+    says = None if entry is writes else "dtype"
+    with pytest.raises(AssertionError, match=told):
+        assert_refused(trial(entry), refusal(x={"dtype": "int32"}, says=says))
+
+
+def test_another_error_passes_through():
+    with pytest.raises(IndexError, match="inner"):
+        assert_refused(trial(raises("inner", IndexError)), refusal(x={"shape": []}))
+
+
+# ---- in_place ------------------------------------------------------------------------------
+
+
+def add(x, y):
+    return x + y
+
+
+def copies(x, y):
+    return x.contiguous() + y
+
+
+def ignores_gaps(x, y):
+    return x.as_strided(x.shape, (x.shape[1], 1)) + y
+
+
+def test_arguments_with_gaps_are_read_where_they_are():
+    assert_read_in_place(trial(add), {"x": "rows", "y": "elements"})
+
+
+@pytest.mark.parametrize("gaps", ["rows", "elements"])
+def test_a_copy_is_told(gaps):
+    with pytest.raises(AssertionError, match=r"x with gaps .* expected 48 bytes .* found 96"):
+        assert_read_in_place(trial(copies), {"x": gaps})
+    assert_read_in_place(trial(copies), {"y": gaps})
+
+
+def test_gaps_that_are_read_as_data_are_told():
+    with pytest.raises(AssertionError, match="result: "):
+        assert_read_in_place(trial(ignores_gaps), {"x": "rows"})
+
+
+# ---- int64_rows ----------------------------------------------------------------------------
+
+
+def offsets_wrap(x, y):
+    """Rows begin where 31 bits of their offset say."""
+    row, width = x.stride(0), x.shape[1]
+    starts = [at * row % 2**31 for at in range(len(x))]
+    return torch.stack([x.as_strided((width,), (1,), start) for start in starts]) + y
+
+
+def test_rows_lie_further_apart_than_31_bits_count():
+    seen = []
+
+    def entry(x, y):
+        seen.append((len(x) - 1) * x.stride(0))
+        return x + y
+
+    assert_reaches_past_31_bits(trial(entry), "x")
+    (last_row,) = seen
+    assert 2**31 <= last_row < 2**31 + 8
+    with pytest.raises(AssertionError, match=r"^x, rows 2\*\*31 elements apart: result: "):
+        assert_reaches_past_31_bits(trial(offsets_wrap), "x")
+
+
+def test_one_case_of_each_form_is_tried_and_none_without_rows():
+    seen = []
+
+    def entry(x, y):
+        seen.append(tuple(x.shape))
+        return x + y
+
+    cases = ({"rows": 1, "cols": 2}, CASE, {"rows": 5, "cols": 2}, {**CASE, "masked": True})
+    assert_reaches_past_31_bits(trial(entry, cases=cases), "x")
+    assert seen == [(3, 4), (3, 4)]
+    with pytest.raises(AssertionError, match="expected a case with two rows of x, found none"):
+        assert_reaches_past_31_bits(trial(entry, cases=cases[:1]), "x")
+
+
+# ---- in kata.toml --------------------------------------------------------------------------
+
+PROMISES = """
+refuses = [
+  { with = { x = { shape = [2, 3] } }, says = "1-D" },
+  { names = "y", with = { "x y" = { dtype = "int8", gaps = "rows" }, n = 3 }, error = "TypeError" },
+]
+in_place = { x = "elements" }
+int64_rows = ["x"]
+"""
+
+
+def declare(mini, text):
+    toml = mini / "katas" / "week01" / "doubled" / "kata.toml"
+    toml.write_text(toml.read_text().replace("\n[[cases]]", text + "\n[[cases]]", 1))
+    return toml.parent
+
+
+def test_promises_are_read(mini):
+    kata = load_kata(declare(mini, PROMISES))
+    first, second = kata.refuses
+    assert (first.names, first.error, first.label) == ("x", "ValueError", "x: shape 2x3")
+    assert (second.names, second.error) == ("y", "TypeError")
+    assert second.label == "y: x y dtype int8 gaps rows, n 3"
+    assert kata.in_place == {"x": "elements"}
+    assert kata.int64_rows == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("refuses = [{ with = {} }]", "refuses[0].with: expected an argument"),
+        ("refuses = [{ with = { x = 1 }, error = 'Eror' }]", "refuses[0].error: expected one of"),
+        ("refuses = [{ with = { x = { shap = [1] } } }]", "refuses[0].with.x.shap: expected one"),
+        ("refuses = [{ with = { x = { gaps = 'row' } } }]", "Did you mean rows?"),
+        ("in_place = { x = 'everywhere' }", "in_place.x: expected one of rows, elements"),
+    ],
+)
+def test_promises_that_mean_nothing_are_told(mini, text, told):
+    with pytest.raises(MetadataError) as caught:
+        load_kata(declare(mini, text))
+    assert told in caught.value.message
+
+
+def test_a_promise_is_a_test_of_every_implementation(judged, mini):
+    declare(
+        mini,
+        'refuses = [{ with = { x = { dtype = "int64" } } }]\nin_place = { x = "elements" }\n'
+        'int64_rows = ["x"]',
+    )
+    failed = {}
+    for event in judged("--impl=solution", "--impl=stub", "--impl=wrong", "-k", "kata.toml"):
+        failed.setdefault(event["name"], set()).update(
+            {event["impl"]} if event["outcome"] == "failed" else ()
+        )
+    refused = failed["test_refuses[x: dtype int64]"]
+    assert refused == {"stub", "wrong:checks_nothing", *(refused & {"wrong:remembers"})}
+    assert {"stub", "wrong:copies"} <= failed["test_reads_in_place[x]"]
+    assert "stub" in failed["test_rows_past_31_bits[x]"]
+    assert not any("solution" in impls for impls in failed.values())
