@@ -16,13 +16,24 @@ from harness.hardware.environment import device_present
 
 @click.command()
 @click.argument("slug", metavar="weekNN/slug")
-@click.option("--backend", default="triton", show_default=True, help="Whose templates.")
+@click.option("--backend", help="Whose templates; default: that of the entry, or triton.")
+@click.option(
+    "--from",
+    "catalogue",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A catalogue in Markdown with an entry for it.",
+)
+@click.option("--like", type=KATA, help="Begin with the files of this kata, renamed.")
 @click.pass_obj
-def new(house: House, slug: str, backend: str) -> None:
+def new(
+    house: House, slug: str, backend: str | None, catalogue: Path | None, like: Kata | None
+) -> None:
     """Scaffold a kata; what is yours to write is marked TODO(author)."""
+    from harness.authoring.entry import read_entry
     from harness.authoring.scaffold import scaffold
 
-    made = scaffold(house.root, slug, backend)
+    entry = read_entry(catalogue, slug) if catalogue else None
+    made = scaffold(house.root, slug, backend, entry=entry, like=like)
     for path in made:
         click.echo(f"  {house.shown(path)}")
     name = Path(slug).name
