@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,14 @@ def test_the_command_line_does_without_pytest():
     commands = ", ".join(f"harness.cli.{module}" for module, _ in KNOWN.values())
     code = f"import sys, {commands}; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_threshold_may_be_another_for_a_gpu_an_architecture_or_a_generation():
+    (timed,) = [
+        one for one in load_curriculum(ROOT).kata("blelloch_scan").speed if one.kind == "roofline"
+    ]
+    timed = replace(timed, fraction=0.5, profiles={"ampere": 0.6, "sm_80": 0.7, "a100": 0.8})
+    assert timed.required(["a100", "sm_80", "ampere"]) == 0.8
+    assert timed.required(["a30", "sm_80", "ampere"]) == 0.7
+    assert timed.required(["a10", "sm_86", "ampere"]) == 0.6
+    assert timed.required(["h100", "sm_90", "hopper"]) == 0.5

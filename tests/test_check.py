@@ -107,6 +107,14 @@ def test_a_failing_reference_is_told(check, mini):
             "extra: expected one of dev, class, plot, found 'plto'",
         ),
         (
+            f"{DOUBLED}/kata.toml",
+            "[[cost]]",
+            '[[speed]]\nkind = "roofline"\nfraction = 0.5\ncase = { n = 9, dtype = "float32" }\n'
+            "profiles = { amper = 0.4, hopper = 0.6, sm_80 = 0.3, t4 = 0.2 }\n\n[[cost]]",
+            "speed.profiles: expected hardware profiles, architectures or generations, found "
+            "'amper'. Did you mean ampere",
+        ),
+        (
             f"{DOUBLED}/README.md",
             "# Doubled",
             "# TODO(author)",

@@ -356,3 +356,9 @@ def test_import_leaves_torch_and_numpy_out():
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=FOLDER.parent, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_a_profile_goes_by_its_id_its_architecture_and_its_generation():
+    assert find_profile(FOLDER, "a100_sxm_40gb").names == ("a100_sxm_40gb", "sm_80", "ampere")
+    generations = {one.names[2] for one in load_profiles(FOLDER).values()}
+    assert not any(name.startswith(("sm_", "gfx")) for name in generations)

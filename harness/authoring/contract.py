@@ -6,11 +6,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from harness.authoring.stub import cut_stub
-from harness.base.errors import HarnessError
+from harness.base.errors import HarnessError, nearest
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
 from harness.content.submission import Submission, wrong_solutions
 from harness.hardware.packages import missing_extra
+from harness.hardware.profiles import load_profiles
 
 LEAST_WRONG = 3
 TEXT = (".md", ".py", ".toml")
@@ -44,6 +45,21 @@ def _metadata_problems(kata: Kata) -> Iterator[str]:
         yield "covers: expected at least one id, found none"
     if missing := missing_extra(kata):
         yield missing
+    yield from _profile_problems(kata)
+
+
+def _profile_problems(kata: Kata) -> Iterator[str]:
+    """Thresholds of GPUs that nobody knows."""
+    asked = {name for one in kata.speed for name in one.profiles}
+    if not asked:
+        return
+    profiles = load_profiles(kata.root / "hardware_profiles").values()
+    known = {name for profile in profiles for name in profile.names}
+    for name in sorted(asked - known):
+        yield (
+            f"speed.profiles: expected hardware profiles, architectures or generations, found "
+            f"{name!r}.{nearest(name, known)}"
+        )
 
 
 def _author_problems(kata: Kata) -> Iterator[str]:

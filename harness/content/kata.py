@@ -1,6 +1,6 @@
 """A kata as plain data: what ``kata.toml`` says, read and checked whole."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -61,7 +61,8 @@ class SpeedThreshold:
     """
     A limit on the clock: a `fraction` of the speed of light, or a `ratio` to a baseline.
 
-    `on` is "cuda" or "any"; `profiles` replaces `fraction` on the named hardware profiles.
+    `on` is "cuda" or "any"; `profiles` replaces `fraction` (or `ratio`) on the hardware profiles,
+    architectures ("sm_80") and generations ("ampere") that it names.
     """
 
     name: str
@@ -74,10 +75,11 @@ class SpeedThreshold:
     case: Case
     profiles: Mapping[str, float]
 
-    def required(self, profile_id: str) -> float:
-        """The fraction or ratio that counts on this hardware profile."""
+    def required(self, names: Iterable[str]) -> float:
+        """The fraction or ratio that counts on a profile of these names, closest name first."""
         default = self.fraction if self.kind == "roofline" else self.ratio
-        return self.profiles.get(profile_id, default if default is not None else 0.0)
+        named = [self.profiles[name] for name in names if name in self.profiles]
+        return named[0] if named else default if default is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,13 @@ class Cost:
         return self.flops / self.bytes if self.bytes else math.inf
 
 
+GENERATIONS = {
+    "sm_60": "pascal", "sm_70": "volta", "sm_75": "turing", "sm_80": "ampere", "sm_86": "ampere",
+    "sm_89": "ada", "sm_90": "hopper", "sm_100": "blackwell", "sm_120": "blackwell",
+    "gfx90a": "cdna2", "gfx942": "cdna3",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """
@@ -71,6 +78,11 @@ class Profile:
     sources: tuple[str, ...]
     unverified: tuple[str, ...]
     measured: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What thresholds may call it: its id, its architecture, its generation."""
+        return self.id, self.arch, GENERATIONS.get(self.arch, self.arch)
 
     def peak_of(self, dtype: str) -> float:
         """

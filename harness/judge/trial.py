@@ -199,7 +199,7 @@ class Trial:
             writes=self.submission.kata.writes,
             structured=self.structured,
         )
-        required = threshold.required(self.profile.id)
+        required = threshold.required(self.profile.names)
         cold = nullcontext() if self.on_the_host else nothing_set_aside()
         with nothing_left_behind(), cold:
             self._call_watched(check)

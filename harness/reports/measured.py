@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from harness.content.submission import resolve
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import cache_folder, first_gpu_uuid
 from harness.hardware.packages import altered, installed, unmet_requirements
+from harness.hardware.profiles import find_profile
 from harness.judge.timing.device_state import READ_LIMIT_S
 from harness.learner.progress import Check, Measurement
 from harness.running.runner import Outcome, run_kata
@@ -244,7 +246,16 @@ def _limit_now(row: Mapping[str, Any], kata: Kata | None) -> float | None:
     """What kata.toml asks for on that device; None where it asks for no such thing any more."""
     limits = {one.name: one for one in kata.speed} if kata else {}
     asked = limits.get(row["threshold"])
-    return None if asked is None else asked.required(row["profile"])
+    if asked is None or kata is None:
+        return None
+    return asked.required(_names_of(kata.root / "hardware_profiles", row["profile"]))
+
+
+@cache
+def _names_of(profiles: Path, profile: str) -> tuple[str, ...]:
+    """What thresholds may call a profile; its id alone, where there is no such file any more."""
+    known = (profiles / f"{profile}.toml").is_file()
+    return find_profile(profiles, profile).names if known else (profile,)
 
 
 def _problem(row: Mapping[str, Any], limit: float | None) -> str:
