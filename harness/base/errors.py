@@ -6,6 +6,7 @@ Everything the harness raises on purpose.
   - MetadataError         exit 3: a kata, week or profile file is wrong
   - SubmissionError       exit 1: the file under test cannot be judged
   - DeviceError           exit 4: no usable device, or an unknown one
+  - DiskFull              exit 3: there is no room to write
 
 Each message says *where: expected X, found Y. What to do.* A learner's own
 exception is never wrapped in one of these.
@@ -43,6 +44,10 @@ class DeviceError(HarnessError):
     """The device is missing, unknown, or lacks what was asked of it."""
 
     exit_code = 4
+
+
+class DiskFull(HarnessError):
+    """Something cannot be written for want of room; what does not need it may go on."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import uuid4
 
-from harness.base.errors import HarnessError
+from harness.base.errors import DiskFull, HarnessError
 
 # file systems of this machine alone; an unknown one is taken for a network file system
 LOCAL_FILE_SYSTEMS = frozenset(
@@ -26,6 +26,7 @@ LOCAL_FILE_SYSTEMS = frozenset(
 )
 PROC = Path("/proc")
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WAYS_OUT = {
     errno.ENOSPC: "Free some space and try again; nothing was lost.",
     errno.EDQUOT: "Free some of your quota and try again; nothing was lost.",
@@ -38,12 +39,17 @@ _ASK_FOR_ACCESS = "Make it accessible to you (chmod, chown) and try again; nothi
 
 @contextmanager
 def explained(path: Path, expected: str) -> Iterator[None]:
-    """Turn an OSError inside the block into a HarnessError: *path: expected …, found …*."""
+    """
+    Turn an OSError inside the block into a HarnessError: *path: expected …, found …*.
+
+    For want of room it is a DiskFull.
+    """
     try:
         yield
     except OSError as error:
         way_out = _WAYS_OUT.get(error.errno or 0, _ASK_FOR_ACCESS)
-        raise HarnessError(
+        kind = DiskFull if error.errno in NO_ROOM else HarnessError
+        raise kind(
             f"{path}: expected {expected}, found: {error.strerror or error}. {way_out}"
         ) from error
 
@@ -63,6 +69,8 @@ def hash_of(data: bytes) -> str:
 def read_file(path: Path) -> bytes:
     """The content of `path`."""
     with explained(path, "a file that can be read"):
+        if path.is_fifo():  # nobody may ever write to it
+            raise HarnessError(f"{path}: expected a file, found a named pipe. Put a file there.")
         return path.read_bytes()
 
 

@@ -2,6 +2,7 @@
 
 import hmac
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
 TICK_S = 0.05  # how often the time is looked at
 KEEPER_S = 10.0  # for the keeper to clear up: what hangs in a driver may not die at all
 LINE = "line:"  # in a command, names a socket that the process inherits, by its number
+# variables that are for other runs of pytest and Python than the judge's
+MEDDLING = re.compile("_?PYTEST_.*|PYTHON(OPTIMIZE|INSPECT|WARNINGS|DEVMODE|STARTUP|BREAKPOINT)")
 KEEPER = Path(__file__).with_name("keeper.py")
 
 
@@ -87,8 +90,16 @@ def run_watched(
 
 
 def child_environment(more: dict[str, str]) -> dict[str, str]:
-    """This process's environment and `more`; a child is no worker of ours under xdist."""
-    kept = {name: value for name, value in os.environ.items() if "PYTEST_XDIST" not in name}
+    """
+    This process's environment and `more`, without what would change how a child judges.
+
+    A child is no worker of ours under xdist, and no option meant for the learner's own pytest or
+    Python has a say: one of them alone can switch every ``assert`` off.
+    """
+    kept = {name: value for name, value in os.environ.items() if not MEDDLING.fullmatch(name)}
+    if "PYTHONPATH" in kept:  # it runs in another folder
+        folders = kept["PYTHONPATH"].split(os.pathsep)
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders))
     return {**kept, **more}
 
 

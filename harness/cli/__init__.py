@@ -6,7 +6,9 @@ module of a command is imported when the command is called: most of the time tha
 takes is the time of its imports.
 """
 
+import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -118,4 +120,7 @@ def main(ctx: click.Context, root: Path | None) -> None:
     from harness.cli.house import House
     from harness.content.catalog import find_root
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what an encoding lacks is written as an escape
+            stream.reconfigure(errors="backslashreplace")
     ctx.obj = House((root or find_root(Path.cwd())).resolve())

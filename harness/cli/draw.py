@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.base.processes import readable
 from harness.content.kata import Kata, SpeedThreshold
 
 if TYPE_CHECKING:
@@ -27,10 +28,17 @@ PAGE_WIDTH = 120  # of a brief that nobody's window limits
 
 
 def console() -> "Console":
-    """Where everything is drawn; plain text when nobody is watching."""
+    """Where everything is drawn; plain text when nobody is watching, and no code commands it."""
     from rich.console import Console
+    from rich.text import Text
 
-    return Console(highlight=False, soft_wrap=True)
+    class Plain(Console):
+        """Shows what could command a terminal as an escape, wherever the text came from."""
+
+        def render_str(self, text: str, **style: Any) -> Text:  # noqa: ANN401 -- rich's own
+            return super().render_str(readable(text), **style)
+
+    return Plain(highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -170,7 +178,7 @@ def diff(lines: Sequence[str]) -> None:
     out = console()
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in lines:
-        out.print(Text(line, style=colours.get(line[:1], "")))
+        out.print(Text(readable(line), style=colours.get(line[:1], "")))
     if not lines:
         out.print("No difference.")
 

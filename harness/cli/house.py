@@ -2,7 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.base.errors import HarnessError, UsageProblem
+from harness.base.errors import DiskFull, HarnessError, UsageProblem
 from harness.base.shelf import Shelf
 from harness.content.catalog import Curriculum, Week, load_curriculum
 from harness.content.kata import Kata
@@ -31,6 +33,17 @@ class House:
     """The project at `root`; each part is opened when first asked for."""
 
     root: Path
+    unkept: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def even_without_room(self) -> Iterator[None]:
+        """Go on after the block where a full disk ends it; why nothing is kept is said once."""
+        try:
+            yield
+        except DiskFull as error:
+            if error.message not in self.unkept:
+                click.echo(f"Not kept: {error.message}", err=True)
+            self.unkept.add(error.message)
 
     @cached_property
     def curriculum(self) -> Curriculum:

@@ -9,6 +9,7 @@ from typing import TextIO
 import click
 
 from harness.base.errors import HarnessError
+from harness.base.processes import readable
 from harness.cli import draw
 from harness.cli.house import House
 from harness.hardware.bridges import bridges
@@ -62,7 +63,8 @@ def verify(house: House, card: Path, sample: int, seed: int) -> None:
             seed=seed,
         )
     for one in found:
-        click.echo(f"{marks.get(one.verdict, '?')} {one.kata}: {one.verdict}: {one.why}")
+        told = f"{marks.get(one.verdict, '?')} {one.kata}: {one.verdict}: {one.why}"
+        click.echo(readable(told))
     held = sum(one.verdict == HELD for one in found)
     click.echo(f"{held} of {len(found)} held, {len(claims)} claims in all.")
     sys.exit(0 if found and held == len(found) else 1)

@@ -97,7 +97,9 @@ def choose(
 
 def more_cases(house: House, kata: Kata, impl: str) -> list[str]:
     """Options of pytest that have a kata which was solved before judged on other cases, too."""
-    repeats = impl == "yours" and house.standings()[kata.name].solved_at
+    repeats = None
+    with house.even_without_room():
+        repeats = impl == "yours" and house.standings()[kata.name].solved_at
     return [f"--vary={MORE_CASES}"] if repeats else []
 
 
@@ -110,15 +112,19 @@ def judge(
     more: Sequence[str],
 ) -> Outcome:
     """Make an attempt, and show that it is under way; `more` are options of pytest."""
+    progress = None
+    with house.even_without_room():
+        progress = house.progress
     with draw.waiting(f"{submission.kata.name} on {device}"):
         return attempt(
             submission,
-            house.progress,
+            progress,
             house.workspace,
             device=device,
             seed=seed,
             profile=profile,
             extra=more,
+            room=house.even_without_room,
         )
 
 

@@ -74,10 +74,11 @@ def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> N
 
 def reference(kata: Kata, shown: str) -> None:
     """The reference, and what it is an example of."""
+    from rich.markup import escape
     from rich.syntax import Syntax
 
     out = console()
-    out.print(f"[bold]{kata.title}[/]: {kata.teaches}\n")
+    out.print(f"[bold]{escape(kata.title)}[/]: {escape(kata.teaches)}\n")
     out.print(f"[dim]{shown}[/]")
     out.print(Syntax(kata.solution.read_text(encoding="utf-8"), "python", theme="ansi_dark"))
     out.print("\nWhat makes it so, from a nudge to the point:")

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from harness.base.files import PROC
 from harness.content.catalog import find_root
 from harness.content.kata import Kata
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# a container's own control group, as its processes see it: limit, use, and what of it can be freed
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+GROUP_MEMORY = ("memory.max", "memory.current", "memory.stat inactive_file")
 # device nodes of NVIDIA's driver, of WSL, and of AMD's driver
 DEVICE_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
@@ -29,6 +33,34 @@ def home_folder(root: Path | None = None) -> Path:
     """Where progress, kept copies and caches live: ``$KATA_HOME`` or ``.kata/`` in the root."""
     asked = os.environ.get("KATA_HOME")
     return Path(asked) if asked else (root or find_root(Path.cwd())) / ".kata"
+
+
+def free_memory_bytes() -> int:
+    """
+    What the host can still give without swapping: all of the machine's where it does not tell.
+
+    Linux estimates it (MemAvailable, proc(5)); a control group (memory.max, cgroups v2) may allow
+    less.
+    """
+    free = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    if (meminfo := PROC / "meminfo").is_file():
+        told = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        free.append(int(told["MemAvailable"].split()[0]) * 1024)
+    limit, used, cache = (_group_memory(name) for name in GROUP_MEMORY)
+    if limit is not None and used is not None:
+        free.append(limit - used + (cache or 0))
+    return max(0, min(free))
+
+
+def _group_memory(entry: str) -> int | None:
+    """A figure of this machine's, or container's, control group; None where it has none."""
+    name, _, key = entry.partition(" ")
+    try:
+        text = (CONTROL_GROUP / name).read_text()
+    except OSError:
+        return None
+    found = dict(line.split() for line in text.splitlines()).get(key) if key else text.strip()
+    return int(found) if found and found.isdecimal() else None
 
 
 SEEDS = 2**31  # from 0 on: what --seed takes, and what is drawn without it

@@ -38,10 +38,10 @@ def submission(request: pytest.FixtureRequest) -> Loadable:
 
 
 @pytest.fixture(scope="module")
-def kata(submission: Loadable) -> ModuleType:
+def kata(submission: Loadable, request: pytest.FixtureRequest) -> ModuleType:
     """The module under test: ``kata.fused_silu(x)``."""
     try:
-        with watched(submission):
+        with watched(submission, *_test_modules(request)):
             return submission.module
     except HarnessError as error:
         pytest.fail(error.message, pytrace=False)
@@ -49,6 +49,12 @@ def kata(submission: Loadable) -> ModuleType:
         pytest.fail(submission.stub_message(), pytrace=False)
     except Exception as error:  # noqa: BLE001 -- whatever a learner's file raises is told
         pytest.fail(_import_failure(submission, error), pytrace=False)
+
+
+def _test_modules(request: pytest.FixtureRequest) -> set[ModuleType]:
+    """The modules of this session's tests: an import could empty them before the first is run."""
+    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
+    return {item.module for item in functions}
 
 
 def _import_failure(submission: Loadable, error: Exception) -> str:

@@ -56,7 +56,7 @@ def claims_of(path: Path) -> list[Claim]:
         card = json.loads(path.read_text(encoding="utf-8"))
         schema = card["schema"]
         claims = [_claim(kata) for kata in card["katas"] if kata["evidence"] is not None]
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    except (OSError, RecursionError, ValueError, KeyError, TypeError) as error:
         raise UsageProblem(
             f"{path}: expected a scorecard as JSON, found {type(error).__name__}: {error}. "
             "Make one: kata scorecard --format json -o FILE"

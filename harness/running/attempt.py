@@ -1,14 +1,17 @@
 """An attempt: a run that is kept, however it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from harness.base.errors import DeviceError, HarnessError
 from harness.base.files import read_file
 from harness.base.processes import Interrupts
+from harness.content.kata import Kata
 from harness.content.submission import Submission
-from harness.hardware.environment import device_present
+from harness.hardware.environment import device_present, home_folder
 from harness.hardware.packages import missing_extra
+from harness.hardware.profiles import find_profile, load_profiles
 from harness.learner.progress import Progress
 from harness.learner.workspace import Workspace
 from harness.running.runner import Outcome, run_kata
@@ -18,28 +21,32 @@ EDITED = "{file} was changed while it was judged, so that no verdict is about it
 
 def attempt(
     submission: Submission,
-    progress: Progress,
+    progress: Progress | None,
     workspace: Workspace,
     *,
     device: str,
     seed: int | None = None,
     profile: str | None = None,
     extra: Sequence[str] = (),
+    room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """
     Run a submission and keep the attempt, an interrupted one as aborted.
 
     Args:
         submission: What is judged; a file of the learner's own that passes is kept as well.
-        progress: Where the attempt is kept.
+        progress: Where the attempt is kept; None where there is no room for that.
         workspace: Where the file is kept.
         device: "cpu" or "cuda".
         seed: Of an earlier run, to see it again.
         profile: The hardware profile to judge against.
         extra: Further options of pytest.
+        room: Around each thing that is kept; where it swallows a DiskFull, a verdict is given all
+            the same.
 
     Raises:
         HarnessError: there is no file, or a package that the kata needs is missing.
+        MetadataError: a hardware profile is wrong: the house's fault, and no attempt.
         DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
     """
     kata = submission.kata
@@ -49,41 +56,52 @@ def attempt(
         raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
     if not submission.code_hash:
         read_file(submission.path)  # says what is wrong with it
-    progress.abort_orphans()
+    assert_profiles(kata, device)
+    begun = None
+    if progress:
+        with room():
+            progress.abort_orphans()
     with Interrupts() as interrupts:
-        begun = progress.start(
-            kata.name,
-            submission.owner,
-            submission.code_hash,
-            seed=seed or 0,
-            device=device,
-            profile=profile or "",
-        )
+        if progress:
+            with room():
+                begun = progress.start(
+                    kata.name,
+                    submission.owner,
+                    submission.code_hash,
+                    seed=seed or 0,
+                    device=device,
+                    profile=profile or "",
+                )
         try:
             with interrupts.allowed():
                 outcome = run_kata(
                     submission, device=device, seed=seed, profile=profile, extra=extra
                 )
         except BaseException as error:
-            progress.finish(begun, "aborted", str(error) or "interrupted", checks=(),
-                            measurements=(), versions={}, duration_s=0.0)  # fmt: skip
+            if progress and begun:
+                with room():
+                    progress.finish(begun, "aborted", str(error) or "interrupted", checks=(),
+                                    measurements=(), versions={}, duration_s=0.0)  # fmt: skip
             raise
         if not submission.is_unchanged():
             reason = EDITED.format(file=submission.path.name)
             outcome = replace(outcome, status="error", reason=reason)
-        progress.finish(
-            begun,
-            outcome.status,
-            outcome.reason,
-            checks=outcome.checks,
-            measurements=outcome.measurements,
-            versions=outcome.versions,
-            duration_s=outcome.duration_s,
-            seed=outcome.seed,
-            profile=outcome.profile,
-        )
+        if progress and begun:
+            with room():
+                progress.finish(
+                    begun,
+                    outcome.status,
+                    outcome.reason,
+                    checks=outcome.checks,
+                    measurements=outcome.measurements,
+                    versions=outcome.versions,
+                    duration_s=outcome.duration_s,
+                    seed=outcome.seed,
+                    profile=outcome.profile,
+                )
     if outcome.status == "passed" and submission.owner == "yours":
-        workspace.keep(kata.name, submission.path, "passed")
+        with room():
+            workspace.keep(kata.name, submission.path, "passed")
     if outcome.device_problem:
         raise DeviceError(
             f"{kata.name}: {outcome.reason}. Since then the GPU fails a tiny launch: expected an "
@@ -91,3 +109,17 @@ def attempt(
             "restart) before the next kata."
         )
     return outcome
+
+
+def assert_profiles(kata: Kata, device: str) -> None:
+    """
+    Read the profiles that a run may need, before it begins.
+
+    Raises:
+        MetadataError: One is wrong.
+    """
+    folder, calibrated = kata.root / "hardware_profiles", home_folder(kata.root) / "calibrated"
+    if device == "cuda":  # which of them is known in the run only
+        load_profiles(folder, calibrated=calibrated)
+    else:
+        find_profile(folder, kata.profile or "cpu", calibrated=calibrated)

@@ -1,13 +1,13 @@
 """Run one kata's tests in a process of their own and bring back what was judged."""
 
 import hmac
-import os
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
 from harness.content.kata import Kata
 from harness.content.submission import Submission
-from harness.hardware.environment import device_present
+from harness.hardware.environment import device_present, free_memory_bytes, home_folder
 from harness.learner.progress import Check, Measurement
 from harness.running.verdict import Event, checks_of, events_of, first, last_words, verdict
 from harness.running.verdict import read_record as read_record
@@ -29,6 +29,10 @@ STARTUP_S = 60.0
 COMPILE_S = 60.0
 MOST_HEARD = 1 << 20  # bytes taken from a record at a time, and kept of a line without an end
 EXIT_S = 10.0  # from the last test to the end of the process
+SPARE_BYTES = 512 << 20  # of the memory that is free, left to the rest of the machine
+LEAST_BYTES = (
+    2 << 30
+)  # what any kata is given: torch and the stacks of its threads alone map half of it
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
 PLUGINS = ("harness.plugin.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin")
 TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
@@ -78,11 +82,12 @@ def limits_of(kata: Kata, device: str) -> Limits:
     """
     The limits of an ordinary run.
 
-    Asking for more memory than the machine has ends in words and not in swapping. On a device the
-    driver reserves addresses by the terabyte, so that no such limit can be set.
+    Asking for more memory than is free ends in words, not in swapping nor in the death of some
+    other process. On a device the driver reserves addresses by the terabyte, so that no such limit
+    can be set.
     """
     if device == "cpu":
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory_bytes = max(LEAST_BYTES, free_memory_bytes() - SPARE_BYTES)
         return Limits(run_s=kata.timeout_s, memory_bytes=memory_bytes)
     return Limits(run_s=kata.timeout_s + COMPILE_S)
 
@@ -104,7 +109,7 @@ def run_kata(
     """
     kata = submission.kata
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, _scratch_folder(kata) as (scratch, options):
         watch = Watch(ours, secrets.token_bytes(16), limits or limits_of(kata, device))
         command = pytest_command(
             [kata],
@@ -113,14 +118,14 @@ def run_kata(
             record=f"{LINE}{theirs.fileno()}",
             seed=seed,
             profile=profile or (kata.profile if device == "cpu" else None),
-            extra=["--timeout=0", *extra],  # the time is kept out here
+            extra=["--timeout=0", *options, *extra],  # the time is kept out here
         )
         start = time.monotonic()
         exit_code, output = run_watched(
             command,
             watch.overdue,
-            {},
-            cwd=kata.root,
+            {"KATA_HOME": str(home_folder(kata.root).resolve())},
+            cwd=scratch,
             memory_bytes=watch.limits.memory_bytes,
             inherited=(theirs.fileno(),),
         )
@@ -140,6 +145,23 @@ def run_kata(
     if device == "cuda" and status in ("crashed", "timed_out"):
         return replace(outcome, device_problem=device_problem())
     return outcome
+
+
+@contextmanager
+def _scratch_folder(kata: Kata) -> Iterator[tuple[Path, list[str]]]:
+    """
+    A folder where a submission may do as it likes, and the options that pytest needs there.
+
+    Where nothing can be written there is none: then it runs in the root, and what it prints is
+    kept in memory and in no temporary file.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="kata-run-", ignore_cleanup_errors=True)
+    except OSError:
+        yield kata.root, ["--capture=sys"]
+        return
+    with made as folder:
+        yield Path(folder), []
 
 
 class Watch:

@@ -52,6 +52,8 @@ UNTIMED = {
     "reads_from_the_history": "it opened SOLUTIONS",
     "reads_from_a_string": "it opened SOLUTIONS",
     "edits_its_threshold": "it changed ",
+    "edits_by_a_program": "it changed ",
+    "empties_the_tests": "found replaced: ",
     "poisons_the_bytecode": "it changed ",
     "opens_the_progress": "it opened the database :memory:",
     "moves_the_progress": "it moved ",

@@ -4,6 +4,7 @@ What the code under test may not do to its judge.
 * open an answer or a verdict: the solutions, the wrong solutions, the oracle, what is kept of
   attempts;
 * write to what judges it, now or the next time: tests, thresholds, profiles, the harness;
+* take anything away from the project;
 * replace what verdicts rest on: clocks, comparisons, the harness's own functions;
 * end a test by itself, by a skip or an exit;
 * leave work behind on a thread or in a child process;
@@ -28,7 +29,7 @@ from importlib import import_module
 
 # bound here, where nothing has been replaced yet
 from os import PathLike, fsdecode
-from os.path import realpath
+from os.path import lexists, realpath
 from pathlib import Path
 from sys import _getframe as getframe
 from threading import get_ident
@@ -46,15 +47,20 @@ from harness.judge.honesty.tools import homeless_codes, toolbox
 
 # ---- files that hold an answer -------------------------------------------------------------
 
-# audit events that name files, and where in their arguments
-FILE_EVENTS = {
-    "open": (0,),
-    "os.link": (0, 1),
-    "os.remove": (0,),
-    "os.rename": (0, 1),
-    "os.symlink": (0, 1),
-    "os.truncate": (0,),
+# audit events that name files: where in their arguments, and where the folder that each name is
+# relative to (a descriptor), if there is one
+FILE_EVENTS: dict[str, tuple[tuple[int, int | None], ...]] = {
+    "open": ((0, None),),
+    "os.link": ((0, 2), (1, 3)),
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.rmdir": ((0, 1),),
+    "os.symlink": ((0, None), (1, 2)),
+    "os.truncate": ((0, None),),
+    "shutil.rmtree": ((0, 1),),
 }
+# those of them after which the first name is gone
+REMOVALS = ("os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
 # those of them that leave something else where the files were
 CHANGE_EVENTS = FILE_EVENTS.keys() - {"open"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # flags of "open"
@@ -80,6 +86,7 @@ class _Watch:
         own: The file under test.
         codes: Code that it has made from text.
         root: Where the curriculum is.
+        home: Where progress and caches are, as a rule inside the root.
         protected: Files and folders that hold an answer or a verdict.
         house: Files and folders that decide over verdicts, and may be read.
         thread: The judge's. Nothing on another one is the judge's.
@@ -89,6 +96,7 @@ class _Watch:
     own: str
     codes: frozenset[CodeType]
     root: str
+    home: str
     protected: tuple[str, ...]
     house: tuple[str, ...]
     thread: int = field(default_factory=get_ident)
@@ -116,21 +124,37 @@ class _Watch:
         if (compiled or Path(real).is_file()) and self.code_under_test_runs():
             self.refuse(f"changed {real}")
 
+    def check_removal(self, path: object) -> None:
+        """Refuse to take away what belongs to the project, or a folder around it."""
+        if not isinstance(path, (str, bytes, PathLike)):
+            return
+        real = realpath(fsdecode(path))
+        inside = real.startswith(self.root + os.sep) and not real.startswith(self.home + os.sep)
+        around = f"{self.root}{os.sep}".startswith(real + os.sep)
+        own = real == self.own or OF_NUMBA.search(real)
+        if (inside or around) and not own and lexists(real) and self.code_under_test_runs():
+            self.refuse(f"took away {real}")
+
     def check_database(self, name: object) -> None:
         """Refuse any database: from one that is its own others can be attached."""
         if self.code_under_test_runs():
             self.refuse(f"opened the database {name!s}")
 
     def check_program(self, command: object, folder: object) -> None:
-        """Refuse a program that is given a protected path, from here or from the root."""
+        """
+        Refuse a program that is given a protected path, from here or from the root.
+
+        What it does with a path is not known, so that it is given none of the house either.
+        """
         if not self.code_under_test_runs():
             return
         here = fsdecode(folder) if isinstance(folder, (str, bytes, PathLike)) else os.curdir
         words = command if isinstance(command, (list, tuple)) else [command]
         texts = [fsdecode(word) for word in words if isinstance(word, (str, bytes, PathLike))]
         for part in (part for text in texts for part in BETWEEN.split(text) if part):
-            self.check(Path(here, part))
-            self.check(Path(self.root, part))
+            for place in (Path(here, part), Path(self.root, part)):
+                self.check(place)
+                self.check_change(place)
 
     def code_under_test_runs(self) -> bool:
         """Whether the code under test is anywhere on this thread's stack, or the thread its own."""
@@ -162,15 +186,26 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     watch = _watch
     if watch is None:
         return
-    for at in FILE_EVENTS.get(event, ()):
-        watch.check(args[at], moved=event == "os.rename")
+    for number, (at, base) in enumerate(FILE_EVENTS.get(event, ())):
+        path = _placed(args[at], args[base] if base is not None else None)
+        watch.check(path, moved=event in REMOVALS)
         if event in CHANGE_EVENTS or args[2] & WRITING:
-            watch.check_change(args[at])
+            watch.check_change(path)
+        if event in REMOVALS and number == 0:
+            watch.check_removal(path)
     if event == "sqlite3.connect":
         watch.check_database(args[0])
     if event in PROGRAM_EVENTS:
         folder = args[2] if event == "subprocess.Popen" else None
         watch.check_program(args[PROGRAM_EVENTS[event]], folder)
+
+
+def _placed(path: object, base: object) -> object:
+    """`path`, relative to the folder that the descriptor `base` stands for, if it is one."""
+    if not isinstance(base, int) or base < 0 or not isinstance(path, (str, bytes, PathLike)):
+        return path
+    name = fsdecode(path)
+    return name if name.startswith(os.sep) else f"/proc/self/fd/{base}/{name}"
 
 
 # ---- while the code under test runs --------------------------------------------------------
@@ -270,7 +305,8 @@ def _watch_for(submission: Submission) -> _Watch:
     return _Watch(
         own=realpath(submission.path),
         codes=frozenset(homeless_codes(functions.get(name) for name in kata.functions)),
-        root=str(kata.root),
+        root=realpath(kata.root),
+        home=realpath(home_folder()),
         protected=(*_answers(kata.root, kata.oracle), *_protected),
         house=_house(kata.root),
     )

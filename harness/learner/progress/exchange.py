@@ -1,11 +1,13 @@
 """Histories as JSON lines: written whole, and merged into another whole or not at all."""
 
 import json
+import math
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from harness.base.errors import HarnessError
 from harness.base.files import from_json
@@ -21,6 +23,9 @@ from harness.learner.progress.rows import (
 
 EXPORT_FORMAT = "gpu-katas history"
 MOST_PROBLEMS_SHOWN = 20
+MOST_NESTED = 20  # objects and lists around a value; an attempt's own have four
+# a meter may find that there is no number
+MEASURED = re.compile(r"attempt\.measurements\.\d+\.(value|limit)")
 
 
 def write_history(stream: TextIO, records: Iterable[Attempt | Note], *, schema: int) -> None:
@@ -64,17 +69,50 @@ def _parsed(
     kinds = {"attempt": Attempt, "note": Note}
     for number, line in lines[1:]:
         try:
-            ((kind, value),) = json.loads(line).items()
+            ((kind, value),) = _decoded(line).items()
             yield number, from_json(kinds[kind], value)
         except (ValueError, KeyError, AttributeError) as error:
             problems.append(f"line {number}: expected an attempt or a note, found {error}")
+
+
+def _decoded(line: str) -> Any:  # noqa: ANN401 -- whatever JSON says
+    """
+    What a line of JSON says.
+
+    Raises:
+        ValueError: It is no JSON, or holds what no history does and no database keeps: text with
+            NUL, a number that is none (except as what was measured), values nested too deep.
+    """
+    try:
+        value = json.loads(line)
+    except RecursionError:
+        raise ValueError(f"values nested more than {MOST_NESTED} deep") from None
+    _refuse_unfit(value, ())
+    return value
+
+
+def _refuse_unfit(value: object, place: tuple[str, ...]) -> None:
+    where = ".".join(place)
+    if len(place) > MOST_NESTED:
+        raise ValueError(f"values nested more than {MOST_NESTED} deep")
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{where}: text with NUL")
+    if isinstance(value, float) and not math.isfinite(value) and not MEASURED.fullmatch(where):
+        raise ValueError(f"{where}: {value}, which is no number")
+    if isinstance(value, dict):
+        for key, member in value.items():
+            _refuse_unfit(key, place)
+            _refuse_unfit(member, (*place, key))
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            _refuse_unfit(item, (*place, str(at)))
 
 
 def _check_header(name: str, line: str, newest: int) -> None:
     try:
         header = json.loads(line)
         schema = header["schema"] if header["format"] == EXPORT_FORMAT else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         schema = None
     if type(schema) is not int:
         raise HarnessError(

@@ -1,11 +1,14 @@
 """The scorecard as Markdown, for a repository or a chat."""
 
+import re
 from collections.abc import Iterator
 
+from harness.base.processes import readable
 from harness.learner.mastery import Level
 from harness.reports.scorecard import Scorecard
 
 BAR = 10
+SPECIAL = re.compile(r"[\\`*<>\[\]|~]")  # an underscore inside a word is none
 
 
 def as_markdown(card: Scorecard) -> str:
@@ -27,7 +30,7 @@ def _lines(card: Scorecard) -> Iterator[str]:
     for part in card.parts:
         full = round(BAR * part.owned / part.size) if part.size else 0
         bar = "█" * full + "░" * (BAR - full)
-        yield f"| {part.number}. {part.title} | {part.owned}/{part.size} | {bar} |"
+        yield f"| {part.number}. {_text(part.title)} | {part.owned}/{part.size} | {bar} |"
     tried = [kata for kata in card.katas if kata.touched]
     if not tried:
         return
@@ -46,4 +49,9 @@ def _lines(card: Scorecard) -> Iterator[str]:
             kata.peeks,
             kata.due.date() if kata.due else "",
         )
-        yield f"| {' | '.join(map(str, cells))} |"
+        yield f"| {' | '.join(_text(str(cell)) for cell in cells)} |"
+
+
+def _text(words: str) -> str:
+    """`words` as themselves in a cell: no mark of Markdown, no HTML, no second line."""
+    return SPECIAL.sub(r"\\\g<0>", " ".join(readable(words).split()))

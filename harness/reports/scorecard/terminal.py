@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from harness.base.processes import readable
 from harness.learner.mastery import Level
 from harness.reports.scorecard import Group, KataLine, Scorecard
 
@@ -26,7 +28,11 @@ def print_scorecard(card: Scorecard) -> None:
     for week in card.weeks:
         if katas := sum(week.katas.values()):
             table.add_row(
-                str(week.number), week.title, str(katas), _bar(week), f"{week.owned}/{week.size}"
+                str(week.number),
+                escape(week.title),
+                str(katas),
+                _bar(week),
+                f"{week.owned}/{week.size}",
             )
     out = Console(highlight=False)
     out.print(table)
@@ -61,7 +67,7 @@ def _kata_table(katas: Sequence[KataLine]) -> Table:
             one.name,
             str(one.level),
             "met" if one.counted else "",
-            ", ".join(one.timed_on),
+            escape(readable(", ".join(one.timed_on))),
             *map(str, (one.runs, one.rounds, one.hints, one.peeks)),
             str(one.due.date()) if one.due else "",
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from harness.base.errors import HarnessError
+from harness.base.errors import DiskFull, HarnessError
 from harness.base.files import on_local_disk
 
 BUSY_TIMEOUT_S = 20.0
@@ -46,6 +46,8 @@ _CAUSES = {
         "End that process, then try again.",
     ),
 }
+# a write that comes to nothing is told as the one or the other, by the file system
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def scripts() -> list[str]:
@@ -59,7 +61,7 @@ def prepare(path: Path, steps: Sequence[str]) -> None:
     Create the database at `path` or bring it up to version ``len(steps)``.
 
     Raises:
-        HarnessError: It is newer than that, or it cannot be read or written.
+        HarnessError: It is newer than that or of another kind, or cannot be read or written.
     """
     with opened(path, mode="rwc") as db:
         version = version_of(db)
@@ -68,6 +70,7 @@ def prepare(path: Path, steps: Sequence[str]) -> None:
                 f"{path}: expected version {len(steps)} or older, found version {version}, "
                 "written by a newer release. Update this project; the file was left as it is."
             )
+        _refuse_foreign(db, path, version)
         _choose_journal(db, path.parent)
         migrate(db, steps)
 
@@ -92,9 +95,8 @@ def opened(path: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]:
         if code not in _CAUSES:
             raise
         expected, found, way_out = _CAUSES[code]
-        raise HarnessError(
-            f"{path}: expected {expected}, found {found} ({error}). {way_out}"
-        ) from error
+        kind = DiskFull if code in _NO_ROOM else HarnessError
+        raise kind(f"{path}: expected {expected}, found {found} ({error}). {way_out}") from error
 
 
 @contextmanager
@@ -126,6 +128,17 @@ def migrate(db: sqlite3.Connection, steps: Sequence[str]) -> None:
                 for statement in _statements(steps[version]):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _refuse_foreign(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """A new database has no tables, and a history has one of attempts."""
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if ("attempts" in tables) != (version > 0) or (tables and not version):
+        shown = f"one with the tables {', '.join(tables[:5])}" if tables else "one without tables"
+        raise HarnessError(
+            f"{path}: expected a history, found a database of another kind: {shown}. It was left "
+            "as it is: move it aside, or set KATA_HOME to another folder."
+        )
 
 
 def _choose_journal(db: sqlite3.Connection, folder: Path) -> None:
