@@ -2,7 +2,10 @@
 
 import ast
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from harness.content.kata import METERS
 
@@ -48,6 +51,36 @@ def test_a_room_imports_only_from_the_floors_below():
         if other in floor_of and other != room and floor_of[other] >= floor_of[room]
     }
     assert upward == set()
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of_modules():
+    """Each module, and those that it imports anywhere: in functions and for types as well."""
+    paths = {module_name(path): path for path in HARNESS.rglob("*.py")}
+    found = {}
+    for name, path in paths.items():
+        asked = []
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                asked += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inside = [f"{node.module}.{alias.name}" for alias in node.names]
+                asked += [one if one in paths else node.module for one in inside]
+        found[name] = {one for one in asked if one in paths and one != name}
+    return found
+
+
+def test_no_two_modules_import_each_other_by_whatever_way():
+    graph = imports_of_modules()
+    assert "harness.judge.trial" in graph["harness.plugin.fixtures"]
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_every_meter_is_told_of():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +22,8 @@ from harness.judge.correctness.matching import assert_matches, diagnose_runs
 from harness.judge.correctness.memory import NAN, ZERO, Guarded, poisoned_allocations
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind, sealed
+from harness.judge.setting import Inputs, Order, Setting
 
-if TYPE_CHECKING:
-    from harness.judge.trial import Trial
-
-Inputs = dict[str, Any]
-Order = Literal["forward", "reversed"]
 ACCESSES_PER_PROGRAM = 1500  # of threads, simulated in the time of one of Triton's programs
 
 
@@ -74,7 +70,7 @@ class GuardedCall:
         meter: What counted the last call, on a simulator.
     """
 
-    trial: "Trial"
+    trial: Setting
     original: Inputs
     guards: dict[str, Guarded] = field(default_factory=dict)
     broken: int = 0

@@ -14,12 +14,13 @@ from harness.judge.correctness.answer import Value, copied
 from harness.judge.correctness.matching import diagnose_runs
 from harness.judge.correctness.memory import LARGE, NAN
 from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
-from harness.judge.guarded import GuardedCall, Order
+from harness.judge.guarded import GuardedCall
 from harness.judge.promises import (
     assert_reaches_past_31_bits,
     assert_read_in_place,
     assert_refused,
 )
+from harness.judge.setting import Order
 from harness.judge.trial import Publish, Trial
 
 

@@ -1,25 +1,23 @@
 """One implementation tried on one kata's own inputs: run, checked, counted and timed."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from harness.base.errors import MetadataError
-from harness.content.kata import SIMULATED, STATIC_METERS, Case, CostThreshold, SpeedThreshold
+from harness.content.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
 from harness.hardware.profiles import Cost, Profile
-from harness.judge import kernels
 from harness.judge.correctness.answer import as_tensor, parts
 from harness.judge.correctness.matching import assert_matches
 from harness.judge.correctness.memory import NAN
-from harness.judge.guarded import GuardedCall, Inputs, Order
+from harness.judge.guarded import GuardedCall
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind
-from harness.judge.loading import Loadable
+from harness.judge.setting import Inputs, Setting
 from harness.judge.timing import measure
 from harness.judge.timing.device_state import Probe, smi_probe
 from harness.judge.timing.set_aside import nothing_set_aside
@@ -41,43 +39,21 @@ Publish = Callable[[measure.Samples, Verdict], None]
 
 
 @dataclass(kw_only=True)
-class Trial:
+class Trial(Setting):
     """
     Everything the shared checks need about one submission.
 
     Attributes:
-        submission: The implementation.
-        oracle: The kata's oracle module.
-        device: "cpu" or "cuda".
         seed: Where this test's random numbers start.
         profile: The active hardware profile.
         record: Called with the fields of each measurement.
         compile: Target and case to the kernels the launcher would build.
     """
 
-    submission: Loadable
-    oracle: ModuleType
-    device: str
     seed: int
     profile: Profile
     record: Callable[[dict[str, Any]], None]
     compile: Compile
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """Names of the oracle's functions that give the answer away."""
-        rivals = [one.against for one in self.submission.kata.speed if one.against is not None]
-        return ("reference", "same_precision", *rivals)
-
-    @property
-    def watchable(self) -> bool:
-        """Whether launches can be watched, and left out."""
-        return self.device == "cpu" and self.submission.kata.backend in SIMULATED
-
-    @property
-    def simulated(self) -> bool:
-        """Whether kernels run on a simulator, where order is ours and work can be counted."""
-        return self.device == "cpu" and self.submission.kata.backend in ("triton", "gluon", "numba")
 
     @property
     def on_the_host(self) -> bool:
@@ -122,40 +98,6 @@ class Trial:
         """What the inputs of `case` are multiplied by, one after the other."""
         default = SCALES.get(str(case["dtype"]), ())
         return getattr(self.oracle, "SCALES", default)
-
-    def launchable(self, inputs: Inputs) -> Inputs:
-        """`inputs` where the kernels expect them: arrays go to the device, tensors already are."""
-        if self.device == "cpu" or self.submission.kata.backend != "numba":
-            return inputs
-        from numba import cuda
-
-        return {
-            name: cuda.to_device(value) if isinstance(value, np.ndarray) else value
-            for name, value in inputs.items()
-        }
-
-    def ordered(self, order: Order) -> AbstractContextManager[Any]:
-        """Run programs or threads in this order, and count what they do."""
-        if not self.simulated:
-            return nullcontext()
-        if self.submission.kata.backend == "numba":
-            from harness.meters.simt import simt_meter
-
-            return simt_meter(order=order)
-        from harness.meters.triton_traffic import traffic_meter
-
-        return traffic_meter(order=order)
-
-    def operators(self, meter: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
-        """Count what PyTorch's own operators move beside the kernels, in the same `meter`."""
-        triton = self.simulated and self.submission.kata.backend != "numba"
-        return meter.operators if triton else nullcontext()
-
-    def failures(self) -> AbstractContextManager[list[str]]:
-        """Collect what launches raise, where they can be watched."""
-        if not self.watchable:
-            return nullcontext([])
-        return kernels.failures_noted(self.submission.kata.backend)
 
     def judge_cost(self, threshold: CostThreshold) -> Verdict:
         """Measure a `[[cost]]` entry on its own case, in a call whose answer is checked."""
@@ -258,11 +200,6 @@ class Trial:
     def record_verdict(self, name: str, meter: str, verdict: Verdict) -> None:
         """Hand one judged threshold to whoever keeps the attempt."""
         self.record({"name": name, "meter": meter, **asdict(verdict)})
-
-    def trusted(self, inputs: Inputs) -> Any:  # noqa: ANN401
-        """The same formula in the working precision, where the oracle has it."""
-        formula = getattr(self.oracle, "same_precision", None)
-        return None if formula is None else formula(**inputs)
 
     def _instruments(self) -> tuple[measure.Clock, measure.Call, Probe | None]:
         """A clock, what to do between calls, and a probe of the device's state."""

@@ -1,0 +1,86 @@
+"""Where code is called: on what device, on which simulator, and what is known of its answer."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.content.kata import SIMULATED
+from harness.judge import kernels
+from harness.judge.loading import Loadable
+
+Inputs = dict[str, Any]
+Order = Literal["forward", "reversed"]
+
+
+@dataclass(kw_only=True)
+class Setting:
+    """
+    What a call of a submission needs around it.
+
+    Attributes:
+        submission: The implementation.
+        oracle: The kata's oracle module.
+        device: "cpu" or "cuda".
+    """
+
+    submission: Loadable
+    oracle: ModuleType
+    device: str
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Names of the oracle's functions that give the answer away."""
+        rivals = [one.against for one in self.submission.kata.speed if one.against is not None]
+        return ("reference", "same_precision", *rivals)
+
+    @property
+    def watchable(self) -> bool:
+        """Whether launches can be watched, and left out."""
+        return self.device == "cpu" and self.submission.kata.backend in SIMULATED
+
+    @property
+    def simulated(self) -> bool:
+        """Whether kernels run on a simulator, where order is ours and work can be counted."""
+        return self.device == "cpu" and self.submission.kata.backend in ("triton", "gluon", "numba")
+
+    def launchable(self, inputs: Inputs) -> Inputs:
+        """`inputs` where the kernels expect them: arrays go to the device, tensors already are."""
+        if self.device == "cpu" or self.submission.kata.backend != "numba":
+            return inputs
+        from numba import cuda
+
+        return {
+            name: cuda.to_device(value) if isinstance(value, np.ndarray) else value
+            for name, value in inputs.items()
+        }
+
+    def ordered(self, order: Order) -> AbstractContextManager[Any]:
+        """Run programs or threads in this order, and count what they do."""
+        if not self.simulated:
+            return nullcontext()
+        if self.submission.kata.backend == "numba":
+            from harness.meters.simt import simt_meter
+
+            return simt_meter(order=order)
+        from harness.meters.triton_traffic import traffic_meter
+
+        return traffic_meter(order=order)
+
+    def operators(self, meter: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
+        """Count what PyTorch's own operators move beside the kernels, in the same `meter`."""
+        triton = self.simulated and self.submission.kata.backend != "numba"
+        return meter.operators if triton else nullcontext()
+
+    def failures(self) -> AbstractContextManager[list[str]]:
+        """Collect what launches raise, where they can be watched."""
+        if not self.watchable:
+            return nullcontext([])
+        return kernels.failures_noted(self.submission.kata.backend)
+
+    def trusted(self, inputs: Inputs) -> Any:  # noqa: ANN401
+        """The same formula in the working precision, where the oracle has it."""
+        formula = getattr(self.oracle, "same_precision", None)
+        return None if formula is None else formula(**inputs)
