@@ -15,9 +15,9 @@ from harness.base.errors import MetadataError
 from harness.content.promises import Refusal
 from harness.judge.correctness.answer import Value, as_tensor, copied, differences, parts
 from harness.judge.correctness.matching import assert_matches
-from harness.judge.guarded import Inputs
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind, sealed
+from harness.judge.setting import Inputs
 from harness.judge.trial import ARRAY_BACKENDS, Trial
 
 PAST_31_BITS = 2**31
