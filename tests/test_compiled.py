@@ -222,7 +222,7 @@ def test_values_that_do_not_fit_in_registers_spill(build):
 
 
 def test_spilled_bytes_are_those_of_local_stores_and_loads():
-    from harness.meters.compile_worker import spilled_bytes
+    from harness.meters.kernel_facts import spilled_bytes
 
     assert spilled_bytes("STG.E.64 [R2], R4 ; LDS R1, [R2] ; LDG.E R2, [R4]") == 0
     sass = "STL [R1], R2 ; STL.64 [R1+4], R4 ; @P0 LDL.LU.128 R4, [R1] ; LDL.U8 R3, [R1]"
@@ -260,7 +260,7 @@ def test_there_is_a_gpu_behind_every_target():
 
 
 def test_amd_usage_counts_spilled_registers_in_bytes():
-    from harness.meters.compile_worker import amd_usage
+    from harness.meters.kernel_facts import amd_usage
 
     isa = """
     .amdhsa_next_free_vgpr 512

@@ -255,3 +255,36 @@ def test_a_reference_that_is_no_python_is_told(mini):
     kata.solution.write_text("def doubled(:\n")
     with pytest.raises(UsageProblem, match=r"doubled\.py: expected the reference in Python"):
         cut_stub(kata)
+
+
+CUDA = '''
+"""Doc."""
+
+SOURCE = r"""
+#define LIMIT 4
+__device__ float half_of(float x) { return x / 2; }
+
+extern "C" __global__ void first(const float* x, float* y, int n) {
+    // why
+    for (int i = 0; i < n; i++) {
+        if (x[i] > 0) { y[i] = half_of(x[i]); }
+    }
+}
+
+template <int N> __global__ void second(float* y) { *y = N; }
+"""
+NAMES = {"first", "second"}
+'''
+
+
+def test_kernels_in_cuda_keep_their_signatures():
+    stub = stub_of(CUDA, ["first"])
+    assert 'extern "C" __global__ void first(const float* x, float* y, int n) {' in stub
+    assert "template <int N> __global__ void second(float* y) {" in stub
+    assert "half_of(float x) { return x / 2; }" in stub
+    assert stub.count("// TODO(kata): (about ") == 2
+    assert "(about 3 lines)" in stub
+    assert "y[i]" not in stub
+    assert "*y = N" not in stub
+    assert stub.count("{") == stub.count("}")
+    assert stub.endswith('"""\nNAMES = {"first", "second"}\n')

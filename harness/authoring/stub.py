@@ -2,14 +2,16 @@
 The stub, cut out of the reference: signatures and docstrings stay, the answer goes.
 
 What `functions` of kata.toml names is left to the learner, and so is the body of a kernel. Other
-private functions go: how to divide the work is the learner's. The rest is given, word for word.
-Where a kata wants it otherwise, ``[stub]`` of its kata.toml says so.
+private functions go: how to divide the work is the learner's. Of a source in CUDA C++ the kernels'
+bodies go. The rest is given, word for word. Where a kata wants it otherwise, ``[stub]`` of its
+kata.toml says so.
 """
 
 import ast
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from harness.authoring.cuda_stub import blank_kernels
 from harness.base.errors import MetadataError, UsageProblem, nearest
 from harness.base.files import read_file
 from harness.content.kata import Kata, StubMarks
@@ -79,6 +81,9 @@ class _Cut:
                 kept += self.block(node, node.lineno, f"{prefix}{node.name}.")
             elif isinstance(node, ast.FunctionDef) and fates == {BLANK}:
                 kept += self._blank(node, before, prefix + node.name)
+            elif fates == {BLANK} and not isinstance(node, ast.ClassDef):
+                todo = " ".join(self.marks.todo.get(prefix + name, "") for name in _names(node))
+                kept += blank_kernels("\n".join(self.lines[before:at]), todo).split("\n")
             elif LEAVE_OUT in fates:
                 kept += [""] * blank_above + self._import(node, prefix)
             elif self.marks.docstring and node is self.tree.body[0] and _is_text(node):
@@ -98,7 +103,7 @@ class _Cut:
         if isinstance(node, ast.ClassDef):
             return OPEN
         if not isinstance(node, ast.FunctionDef):
-            return GIVE
+            return BLANK if "__global__" in ast.unparse(node) else GIVE
         owner, _, own = name.rpartition(".")
         if owner and owner not in self.functions:
             return GIVE

@@ -15,8 +15,11 @@ BACKENDS = (
     "python", "torch", "triton", "numba", "cuda", "gluon", "cute", "distributed", "jax", "xdsl",
     "onnx",
 )  # fmt: skip
-
-SIMULATED = ("triton", "numba")  # backends whose launches are seen on the CPU
+# backends by what becomes of their kernels where there is no GPU
+SIMULATED = ("triton", "numba")
+COMPILED_ONLY = ("cuda", "gluon")
+ON_THE_HOST = ("python", "cute", "jax", "xdsl", "onnx")  # and where there is one, as well
+EXTRAS = ("cuda", "cute", "jax", "xdsl", "onnx")  # backends that need the extra of their name
 
 # meters the harness can read by itself on a `case`; the others are reported by a kata's tests
 CASE_METERS = (
@@ -182,6 +185,7 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
     with Problems(path) as problems:
         table = Table(data, problems)
         week = week_number(folder, problems)
+        backend = table.choice("backend", BACKENDS)
         kata = Kata(
             root=folder.parents[2],
             week=week,
@@ -189,7 +193,7 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             title=table.take("title", str),
             teaches=table.take("teaches", str),
             covers=table.texts("covers"),
-            backend=table.choice("backend", BACKENDS),
+            backend=backend,
             functions=table.texts("functions"),
             difficulty=table.take("difficulty", int),
             minutes=table.take("minutes", int),
@@ -204,7 +208,7 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             int64_rows=table.texts("int64_rows", default=()),
             repeats=table.take("repeats", bool, False),
             profile=table.optional("profile", str),
-            extra=table.optional("extra", str),
+            extra=table.optional("extra", str) or (backend if backend in EXTRAS else None),
             timeout_s=table.take("timeout_s", int, 120),
             cases=tuple(row.data for row in table.tables("cases")),
             vary=table.take("vary", dict, {}),

@@ -14,7 +14,10 @@ from harness.content.kata import Kata
 
 PROJECT = "gpu-katas"  # its name as a package
 # what a verdict depends on
-JUDGED_WITH = ("torch", "triton", "numba", "numba-cuda", "numpy")
+JUDGED_WITH = (
+    *("torch", "triton", "numba", "numba-cuda", "numpy", "nvidia-cuda-nvrtc"),
+    *("jax", "jaxlib", "nvidia-cutlass", "onnx", "onnxruntime", "xdsl"),
+)
 
 
 def missing_extra(kata: Kata) -> str | None:

@@ -37,14 +37,9 @@ class Setting:
         return ("reference", "same_precision", *rivals)
 
     @property
-    def watchable(self) -> bool:
-        """Whether launches can be watched, and left out."""
-        return self.device == "cpu" and self.submission.kata.backend in SIMULATED
-
-    @property
     def simulated(self) -> bool:
-        """Whether kernels run on a simulator, where order is ours and work can be counted."""
-        return self.device == "cpu" and self.submission.kata.backend in ("triton", "gluon", "numba")
+        """Whether kernels run on a simulator: order is ours, launches are counted or left out."""
+        return self.device == "cpu" and self.submission.kata.backend in SIMULATED
 
     def launchable(self, inputs: Inputs) -> Inputs:
         """`inputs` where the kernels expect them: arrays go to the device, tensors already are."""
@@ -76,7 +71,7 @@ class Setting:
 
     def failures(self) -> AbstractContextManager[list[str]]:
         """Collect what launches raise, where they can be watched."""
-        if not self.watchable:
+        if not self.simulated:
             return nullcontext([])
         return kernels.failures_noted(self.submission.kata.backend)
 

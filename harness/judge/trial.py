@@ -9,7 +9,13 @@ import numpy as np
 import torch
 
 from harness.base.errors import MetadataError
-from harness.content.kata import STATIC_METERS, Case, CostThreshold, SpeedThreshold
+from harness.content.kata import (
+    ON_THE_HOST,
+    STATIC_METERS,
+    Case,
+    CostThreshold,
+    SpeedThreshold,
+)
 from harness.hardware.profiles import Cost, Profile
 from harness.judge.correctness.answer import as_tensor, parts
 from harness.judge.correctness.matching import assert_matches
@@ -33,7 +39,7 @@ SCALES = {
     "float16": (8.0, 1 / 128),
     **dict.fromkeys(("bfloat16", "float32", "float64"), (16.0, 1 / 128)),
 }
-ARRAY_BACKENDS = ("numba", "python")  # their inputs are NumPy arrays
+ARRAY_BACKENDS = ("numba", *ON_THE_HOST)  # their inputs are NumPy arrays
 Compile = Callable[[str, Case], "tuple[KernelFacts, ...]"]
 Publish = Callable[[measure.Samples, Verdict], None]
 
@@ -57,8 +63,8 @@ class Trial(Setting):
 
     @property
     def on_the_host(self) -> bool:
-        """Whether the host's clock times it: a Python kata does not use a GPU that is there."""
-        return self.device == "cpu" or self.submission.kata.backend == "python"
+        """Whether the host's clock times it: not every kata uses a GPU that is there."""
+        return self.device == "cpu" or self.submission.kata.backend in ON_THE_HOST
 
     def inputs(self, case: Case, seed_offset: int = 0) -> Inputs:
         """Fresh inputs of `case`, as the oracle makes them."""

@@ -11,18 +11,17 @@ crash, an endless loop or `sys.exit` ends that request only.
 import ctypes
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
 import tokenize
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -40,7 +39,8 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction
 
-from harness.meters.compiled import cuda_tool, disassemble
+from harness import cuda
+from harness.meters.kernel_facts import cuda_facts, triton_facts
 
 DEVICE = "cuda:0"  # with its index: a build of PyTorch without CUDA cannot look it up
 LOG_CHARACTERS = 2000
@@ -50,6 +50,8 @@ LIBRARIES = (Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1])
 PACKAGES = {"site-packages", "dist-packages"}
 PYTORCHS_OPERATORS = frozenset(OPDEFS)
 Answer = dict[str, Any]
+# which kernel, what tells of it (its files go to a folder), and the grid
+Launch = tuple[Hashable, Callable[[Path], Answer], list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,8 @@ class PretendDriver:
 
 
 def pretend(gpu: Gpu) -> None:
-    """Make Triton and `torch.cuda` answer as if `gpu` were there, for the rest of this process."""
+    """Make all who ask answer as if `gpu` were there, for the rest of this process."""
+    cuda.current_gpu = lambda name: (f"sm_{gpu.arch}", gpu.shared_bytes_per_block)
     triton.runtime.driver.set_active(PretendDriver(gpu))
     major, minor = gpu.capability
     properties = SimpleNamespace(
@@ -188,9 +191,9 @@ def inspect(request: Mapping[str, Any]) -> Answer:
     with mode:
         getattr(submission, request["function"])(**inputs)
     folder = Path(request["folder"])
-    facts = {kernel.hash: kernel_facts(kernel, folder) for kernel, _ in launched}
+    facts = {kernel: tell(folder) for kernel, tell, _ in launched}
     return {
-        "kernels": [{**facts[kernel.hash], "grid": grid} for kernel, grid in launched],
+        "kernels": [{**facts[kernel], "grid": grid} for kernel, _, grid in launched],
         "alone": not own_sources(opened) - {request["file"], request["oracle"]},
     }
 
@@ -256,17 +259,24 @@ def like_on_device(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
 
 
-def record_launches() -> list[tuple[CompiledKernel, list[int]]]:
+def record_launches() -> list[Launch]:
     """Make every launch compile and be noted with its grid instead, from now on."""
-    launched: list[tuple[CompiledKernel, list[int]]] = []
+    launched: list[Launch] = []
     original = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel:  # noqa: ANN401
         kernel = original(self, *args, grid=grid, warmup=True, **kwargs)
-        launched.append((kernel, launch_grid(self, grid, args, kwargs)))
+        programs = launch_grid(self, grid, args, kwargs)
+        launched.append((kernel.hash, partial(triton_facts, kernel), programs))
         return kernel
 
+    def start(kernel: cuda.Kernel, config: cuda.Config, arguments: Sequence[object]) -> None:
+        cuda.packed(kernel, arguments)  # what does not fit is refused as on a GPU
+        tell = partial(cuda_facts, kernel, config)
+        launched.append(((kernel, config), tell, list(config.grid)))
+
     JITFunction.run = run
+    cuda.start = start
     # all configurations take as long, so the tuner settles on the first
     Autotuner._bench = lambda *_, **__: [0.0, 0.0, 0.0]
     return launched
@@ -283,76 +293,6 @@ def launch_grid(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Answer) -
         named = zip(kernel.arg_names, args, strict=False)
         grid = grid({**defaults, **dict(named), **kwargs})
     return [int(programs) for programs in grid]
-
-
-# ---- reading facts off a compiled kernel ---------------------------------------------------
-
-
-def kernel_facts(kernel: CompiledKernel, folder: Path) -> Answer:
-    """Write the kernel's texts and binary to `folder`; return what `KernelFacts` holds."""
-    stem = f"{kernel.name[:60]}-{kernel.hash[:12]}"
-    for kind in ("ttgir", "ptx", "amdgcn"):
-        if kind in kernel.asm:
-            (folder / f"{stem}.{kind}").write_text(kernel.asm[kind], encoding="utf-8")
-    amd = "amdgcn" in kernel.asm
-    binary = folder / f"{stem}.{'hsaco' if amd else 'cubin'}"
-    binary.write_bytes(kernel.kernel)
-    return {
-        "name": kernel.name,
-        "num_warps": kernel.metadata.num_warps,
-        "num_stages": kernel.metadata.num_stages,
-        "shared_bytes": kernel.metadata.shared,
-        "tile": tile_of(kernel),
-        "binary": binary.name,
-        **(amd_usage(kernel.asm["amdgcn"]) if amd else nvidia_usage(binary, kernel.name)),
-    }
-
-
-def tile_of(kernel: CompiledKernel) -> dict[str, int]:
-    """The whole numbers among the kernel's `tl.constexpr` arguments, such as its block sizes."""
-    names = kernel.src.fn.arg_names
-    found = {names[place]: value for (place, *_), value in kernel.src.constants.items()}
-    return {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, int) and not isinstance(value, bool) and name.isupper()
-    }
-
-
-def nvidia_usage(cubin: Path, name: str) -> dict[str, int]:
-    """Registers and local memory of a thread, as cuobjdump reports them."""
-    command = [cuda_tool("cuobjdump"), "-res-usage", str(cubin)]
-    report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    pattern = rf"Function {re.escape(name)}:\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)"
-    found = re.search(pattern, report)
-    if found is None:
-        raise ValueError(f"cuobjdump: expected the usage of {name}, found {report!r}")
-    registers, stack, local = map(int, found.groups())
-    spills = spilled_bytes(disassemble(cubin)) if stack + local else 0
-    return {"registers": registers, "local_bytes": stack + local, "spills": spills}
-
-
-def spilled_bytes(sass: str) -> int:
-    """
-    Bytes of all local stores and loads in the code: what ptxas -v calls spill stores and loads.
-
-    Its report is gone once the cubin is there, and cuobjdump's LOCAL stays 0: spills are STACK.
-    """
-    widths = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-    total = 0
-    for modifiers in re.findall(r"\b(?:STL|LDL)((?:\.\w+)*)", sass):
-        total += next((widths[part] for part in modifiers.split(".") if part in widths), 4)
-    return total
-
-
-def amd_usage(isa: str) -> dict[str, int]:
-    """Vector registers and private memory of a lane, from the metadata at the end of the ISA."""
-    usage = {key: int(value) for key, value in re.findall(r"\.(\w+):\s+(\d+)$", isa, re.MULTILINE)}
-    return {
-        "registers": usage["vgpr_count"],
-        "local_bytes": usage["private_segment_fixed_size"],
-        "spills": 4 * usage["vgpr_spill_count"],
-    }
 
 
 # ---- the process ---------------------------------------------------------------------------
@@ -415,7 +355,9 @@ def complaint(error: BaseException, request: Mapping[str, Any]) -> Answer:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [one for one in frames if one.filename in (request["file"], request["oracle"])]
     first, _, rest = in_words(error).partition("\n")
-    compiler = any(Path(one.filename).is_relative_to(COMPILER) for one in frames)
+    compiler = isinstance(error, cuda.BuildFailed) or any(
+        Path(one.filename).is_relative_to(COMPILER) for one in frames
+    )
     if theirs and not compiler:
         first += f", raised at {Path(theirs[-1].filename).name} line {theirs[-1].lineno}"
     return {

@@ -2,7 +2,7 @@
 Static facts of the kernels that a learner's own launcher would build for a named GPU.
 
 No GPU is needed: a helper process calls the launcher on tensors that have a shape and claim to
-be on that GPU, but hold no memory, and keeps what Triton or Gluon compiles on the way.
+be on that GPU, but hold no memory, and keeps what Triton, Gluon or NVRTC compiles on the way.
 
     facts = compile_kernels(CompileRequest(file=…, oracle=…, function="matmul",
                                            case={"n": 4096, "dtype": "float16"}, target="sm_90"))
@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,14 @@ from harness.base.files import explained, hash_of, make_folder, write_atomically
 
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 
+COMPILED_WITH = ("torch", "triton", "nvidia-cuda-nvrtc")
+
 START_LIMIT_S = 60.0  # importing torch and triton on a slow disk
+
+# where an instruction stands in the texts of cuobjdump and of LLVM, and what only fills a line
+SASS_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z]\w*)", re.MULTILINE)
+AMD_INSTRUCTION = re.compile(r"^\s+([a-z]+_\w+)", re.MULTILINE)
+PADDING = ("NOP", "s_code_end")
 
 # interpreters and simulators must not be on where kernels are compiled, and a GPU that happens
 # to be there must not be touched; one thread each, so that the helper can fork; a log that
@@ -90,7 +97,7 @@ class KernelFacts:
         target: The GPU it was built for.
         grid: Programs along each axis, as launched.
         num_warps: Warps of a program, those of specialised partitions included.
-        num_stages: Depth of software pipelining asked for.
+        num_stages: Depth of software pipelining asked for; 0 for CUDA C++, which asks for none.
         registers: 32-bit registers of a thread; on AMD vector registers, accumulators included.
         spills: Bytes that the code of a thread stores to and loads from local memory, each
             instruction counted once: 0 when everything stays in registers. On AMD the bytes of
@@ -115,8 +122,8 @@ class KernelFacts:
 
     @property
     def ttgir(self) -> str:
-        """Triton's GPU dialect of MLIR: layouts, pipelining, asynchronous copies."""
-        return self.binary.with_suffix(".ttgir").read_text(encoding="utf-8")
+        """Triton's GPU dialect of MLIR: layouts, pipelining, copies; empty for CUDA C++."""
+        return self._text(".ttgir")
 
     @property
     def product_loops(self) -> int:
@@ -135,7 +142,10 @@ class KernelFacts:
     @property
     def ptx(self) -> str:
         """The PTX; empty for AMD."""
-        file = self.binary.with_suffix(".ptx")
+        return self._text(".ptx")
+
+    def _text(self, suffix: str) -> str:
+        file = self.binary.with_suffix(suffix)
         return file.read_text(encoding="utf-8") if file.is_file() else ""
 
     @property
@@ -143,6 +153,12 @@ class KernelFacts:
         """The machine code as text; for AMD the ISA. Disassembled when first asked for."""
         amd = self.binary.with_suffix(".amdgcn")
         return amd.read_text(encoding="utf-8") if amd.is_file() else disassemble(self.binary)
+
+    @property
+    def instructions(self) -> int:
+        """Instructions of the machine code, without the padding behind the last one."""
+        at = SASS_INSTRUCTION if self.target.startswith("sm_") else AMD_INSTRUCTION
+        return sum(name not in PADDING for name in at.findall(self.sass))
 
     def has(self, instruction: str) -> bool:
         """Whether an instruction of PTX or SASS so begins: ``mma.sync``, ``HMMA``, ``LDL``."""
@@ -161,11 +177,16 @@ def _at_instruction(instruction: str) -> re.Pattern[str]:
     return re.compile(rf"{start}{re.escape(instruction)}(?![A-Za-z0-9])", re.MULTILINE)
 
 
-def disassemble(cubin: Path) -> str:
-    """Return the SASS of `cubin`, kept beside it; cuobjdump comes with Triton."""
+def disassemble(cubin: Path, *, symbol: str | None = None) -> str:
+    """
+    Return the SASS of `cubin`, kept beside it; cuobjdump comes with Triton.
+
+    The first call says which kernel's, where there are several.
+    """
     file = cubin.with_suffix(".sass")
     if not file.is_file():
-        command = [cuda_tool("cuobjdump"), "-sass", str(cubin)]
+        of_one = [] if symbol is None else ["-fun", symbol]
+        command = [cuda_tool("cuobjdump"), "-sass", *of_one, str(cubin)]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         write_atomically(file, text.encode())
     return file.read_text(encoding="utf-8")
@@ -228,16 +249,24 @@ def _scratch_folder() -> Path:
 
 def _cache_key(request: CompileRequest) -> str:
     """Everything the facts of a file on its own depend on, the code that reads them included."""
-    worker = Path(__file__).with_name("compile_worker.py")
+    here = Path(__file__).parent
+    ours = (here / "compile_worker.py", here / "kernel_facts.py", here.with_name("cuda.py"))
     parts = [
         request.file.read_bytes(),
         request.oracle.read_bytes(),
-        worker.read_bytes(),
+        *(path.read_bytes() for path in ours),
         json.dumps([request.function, request.case, request.target], sort_keys=True).encode(),
-        f"triton {version('triton')} torch {version('torch')}".encode(),
+        " ".join(f"{package} {_version(package)}" for package in COMPILED_WITH).encode(),
         f"python {platform.python_version()}".encode(),
     ]
     return hash_of("".join(map(hash_of, parts)).encode())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s: float) -> Path:

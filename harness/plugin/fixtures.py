@@ -326,7 +326,7 @@ def _kernels_ready(request: pytest.FixtureRequest) -> None:
         if kata.backend == "numba":
             bridge_numba_cuda()
     else:
-        if kata.backend in ("triton", "gluon"):
+        if kata.backend == "triton":
             from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
 
             install_bf16_guard()

@@ -23,7 +23,15 @@ import pytest
 from harness.authoring.matrix import MatrixState
 from harness.base.errors import HarnessError
 from harness.content.catalog import find_root
-from harness.content.kata import Case, Kata, edge_cases, kata_of, varied_cases
+from harness.content.kata import (
+    COMPILED_ONLY,
+    STATIC_METERS,
+    Case,
+    Kata,
+    edge_cases,
+    kata_of,
+    varied_cases,
+)
 from harness.content.submission import resolve_all
 from harness.hardware.environment import (
     SEEDS,
@@ -289,12 +297,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(kata.id))
         if missing := missing_extra(kata):
             item.add_marker(pytest.mark.skip(reason=missing))
+        if elsewhere := _runs_elsewhere(item, kata):
+            item.add_marker(pytest.mark.skip(reason=elsewhere))
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
         kept.append(item)
     if config.getoption("--staged"):
         kept.sort(key=_stage)
     items[:] = kept
+
+
+def _runs_elsewhere(item: pytest.Item, kata: Kata) -> str | None:
+    """Why a test that runs kernels cannot do so here: there are backends without a simulator."""
+    if os.environ["KATA_DEVICE"] != "cpu" or kata.backend not in COMPILED_ONLY:
+        return None
+    callspec = getattr(item, "callspec", None)
+    threshold = callspec.params.get("cost_threshold") if callspec else None
+    static = threshold is not None and threshold.meter in STATIC_METERS
+    if static or "device" not in getattr(item, "fixturenames", ()):
+        return None
+    return f"{kata.backend} kernels run on a GPU only: here they are compiled"
 
 
 def _stage(item: pytest.Item) -> tuple[int, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.base.errors import SubmissionError, UsageProblem
-from harness.content.kata import Case
+from harness.content.kata import COMPILED_ONLY, Case
 from harness.content.submission import Submission
 from harness.hardware.profiles import Profile
 from harness.meters.compiled import (
@@ -19,7 +19,7 @@ from harness.meters.compiled import (
 )
 from harness.meters.occupancy import Residency, residency
 
-COMPILED_BACKENDS = ("triton", "gluon")
+COMPILED_BACKENDS = ("triton", *COMPILED_ONLY)
 # what a kernel is worth telling for, and how such instructions begin in PTX or AMD's ISA
 INSTRUCTIONS = {
     "mma.sync": ("mma.sync",),
@@ -98,7 +98,7 @@ def inspect_kernels(
         cache_dir: Where builds are kept.
 
     Raises:
-        UsageProblem: its kernels are not Triton's, it has no cases, or a target is unknown.
+        UsageProblem: its kernels are not compiled, it has no cases, or a target is unknown.
         SubmissionError: it is still a stub, or launches no kernel in any case.
     """
     _assert_inspectable(submission)
@@ -130,7 +130,7 @@ def _assert_inspectable(submission: Submission) -> None:
     kata = submission.kata
     if kata.backend not in COMPILED_BACKENDS:
         raise UsageProblem(
-            f"inspect {kata.name}: expected a kata of kernels that Triton compiles "
+            f"inspect {kata.name}: expected a kata whose kernels are compiled "
             f"({', '.join(COMPILED_BACKENDS)}), found backend {kata.backend}. "
             "`kata list --backend triton` shows them."
         )

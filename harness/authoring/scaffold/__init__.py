@@ -23,7 +23,8 @@ from harness.base.errors import UsageProblem
 from harness.base.files import make_folder, write_atomically
 from harness.content.kata import Kata, load_kata
 
-TEMPLATES = ("python", "torch", "triton", "numba", "distributed")  # the backends that have some
+# the backends that have some
+TEMPLATES = ("python", "torch", "triton", "numba", "distributed", "cuda", "gluon")
 
 
 def scaffold(

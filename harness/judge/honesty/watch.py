@@ -41,6 +41,7 @@ import pytest
 from _pytest import outcomes
 
 from harness.base.errors import SubmissionError
+from harness.content.kata import ON_THE_HOST
 from harness.content.submission import Submission
 from harness.hardware.environment import cache_folder, home_folder
 from harness.judge.honesty.tools import homeless_codes, toolbox
@@ -210,10 +211,12 @@ def _placed(path: object, base: object) -> object:
 
 # ---- while the code under test runs --------------------------------------------------------
 
-METERS = {
-    "gluon": "harness.meters.triton_traffic",
-    "numba": "harness.meters.simt",
-    "triton": "harness.meters.triton_traffic",
+# what judges the kernels of a backend where there is no GPU, and what launches them there
+TOOLS = {
+    "cuda": ("harness.cuda", "harness.meters.compiled"),
+    "gluon": ("harness.meters.compiled",),
+    "numba": ("harness.meters.simt",),
+    "triton": ("harness.meters.compiled", "harness.meters.triton_traffic"),
 }
 WAKING_S = 0.005
 HELPERS = ("compile_worker", "multiprocessing.resource_tracker")  # they stay, and do nothing
@@ -286,12 +289,13 @@ def _load_tools(backend: str) -> None:
     """Load what will judge, so that it is remembered before the code under test runs."""
     if "numpy" in sys.modules:
         import_module("numpy.testing")
-    if backend == "python":
+    if backend in ON_THE_HOST:
         return  # judged without torch, unless its tests have loaded it
     for name in ("beartype", "harness.judge.shared_checks", "jaxtyping"):
         import_module(name)
-    if os.environ.get("KATA_DEVICE") == "cpu" and backend in METERS:
-        import_module(METERS[backend])
+    if os.environ.get("KATA_DEVICE") == "cpu" or backend == "cuda":
+        for name in TOOLS.get(backend, ()):
+            import_module(name)
 
 
 def _watch_for(submission: Submission) -> _Watch:

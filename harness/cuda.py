@@ -1,0 +1,350 @@
+"""
+CUDA C++ in a kata: a source in a string, built by NVRTC and launched like any other kernel.
+
+    launch(SOURCE, "doubled", (x, y, x.numel()), grid=(64,), block=(256,))
+
+NVRTC needs no driver and no GPU, so that what it builds can be looked at anywhere; running it
+takes a GPU. Needs the extra `cuda`.
+"""
+
+import ctypes
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+# wgmma, setmaxnreg and the like are there only for who builds for exactly this architecture
+ARCHITECTURE_SPECIFIC = ("sm_90", "sm_100")
+MOST_THREADS = 1024  # of a block
+MOST_SHARED_BYTES = 48 * 1024  # of a block that asks for no more
+MOST_PORTABLE_CLUSTER = 8  # blocks
+FLOATS = {2: "e", 4: "f", 8: "d"}  # how `struct` calls them, by bytes
+ENTRY = r"\.entry\s+{name}\s*\((.*?)\)"
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)[^\[,]*(?:\[(\d+)\])?")
+
+Shape = tuple[int, ...]
+
+
+class BuildFailed(RuntimeError):
+    """NVRTC refused the source; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """
+    One kernel, built for one GPU.
+
+    Attributes:
+        name: What it is called in the source.
+        symbol: What it is called in `ptx` and `cubin`: the same for ``extern "C"``.
+        arch: What it was built for, as in "sm_90".
+        ptx: The PTX.
+        cubin: The machine code.
+    """
+
+    name: str
+    symbol: str
+    arch: str
+    ptx: str
+    cubin: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """
+    How a kernel is launched.
+
+    Attributes:
+        grid: Blocks along x, y, z.
+        block: Threads of a block along x, y, z.
+        shared_bytes: Dynamic shared memory of a block.
+        cluster: Blocks of a cluster along x, of which there are a whole number.
+        cooperative: Whether all blocks have to be there at once, for a barrier over the grid.
+    """
+
+    grid: Shape
+    block: Shape
+    shared_bytes: int
+    cluster: int
+    cooperative: bool
+
+    def refuse_impossible(self, name: str, shared_limit_bytes: int) -> None:
+        """Raise a ValueError for what no GPU, or not this one, can launch."""
+        threads = self.block[0] * self.block[1] * self.block[2]
+        if min(self.grid) < 1:
+            raise ValueError(f"{name}: expected a grid of 1 block or more, found {self.grid}")
+        if min(self.block) < 1 or threads > MOST_THREADS:
+            raise ValueError(f"{name}: expected 1 to {MOST_THREADS} threads, found {self.block}")
+        if self.grid[0] % self.cluster:
+            raise ValueError(
+                f"{name}: expected whole clusters of {self.cluster}, found {self.grid[0]} blocks"
+            )
+        if not 0 <= self.shared_bytes <= shared_limit_bytes:
+            raise ValueError(
+                f"{name}: expected 0 to {shared_limit_bytes} bytes of dynamic shared memory, "
+                f"found {self.shared_bytes}"
+            )
+
+
+# ---- building ------------------------------------------------------------------------------
+
+
+@cache
+def build(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -> Kernel:
+    """
+    Build one kernel of `source` for a GPU that need not be there.
+
+    Args:
+        source: CUDA C++ (C++17).
+        name: The kernel, as C++ calls it: ``doubled``, or ``doubled<float>`` for a template.
+        arch: A GPU, as in "sm_90".
+        options: More options of NVRTC, as in ``("-DBLOCK=128",)``.
+
+    Raises:
+        BuildFailed: with what NVRTC said of the source.
+        RuntimeError: NVRTC or CUDA's headers are not installed.
+    """
+    nvrtc = _nvrtc()
+    exact = f"{arch}a" if arch in ARCHITECTURE_SPECIFIC else arch
+    flags = [f"--gpu-architecture={exact}", "--std=c++17", "--generate-line-info"]
+    flags += [f"--include-path={folder}" for folder in _include_folders()]
+    program = _asked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
+    try:
+        _asked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+        encoded = [flag.encode() for flag in (*flags, *options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if int(status):
+            size = _asked(nvrtc.nvrtcGetProgramLogSize(program))
+            raise BuildFailed(_words(_read(nvrtc.nvrtcGetProgramLog, program, size)))
+        symbol = _asked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+        ptx = _read(nvrtc.nvrtcGetPTX, program, _asked(nvrtc.nvrtcGetPTXSize(program)))
+        cubin = _read(nvrtc.nvrtcGetCUBIN, program, _asked(nvrtc.nvrtcGetCUBINSize(program)))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Kernel(name=name, symbol=symbol, arch=arch, ptx=_text(ptx), cubin=cubin)
+
+
+@cache
+def _nvrtc() -> ModuleType:
+    """NVRTC's bindings, once its library is known to be there: a call would only say 'no'."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(
+            f"CUDA C++: expected NVRTC, found none ({error}). pip install -e '.[cuda]'"
+        ) from None
+    return nvrtc  # type: ignore[no-any-return]
+
+
+@cache
+def _include_folders() -> tuple[str, ...]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folders = {part: find_nvidia_header_directory(part) for part in ("cudart", "cccl")}
+    if missing := [part for part, folder in folders.items() if folder is None]:
+        raise RuntimeError(
+            f"CUDA C++: expected the headers of {' and '.join(missing)}, found none. "
+            "pip install -e '.[cuda]'"
+        )
+    return tuple(str(folder) for folder in folders.values())
+
+
+def _asked(answer: tuple[Any, ...]) -> Any:  # noqa: ANN401 -- a status, and what was asked for
+    """What a function of CUDA's gave back beside its status; RuntimeError for a bad status."""
+    status, *rest = answer
+    if int(status):
+        raise RuntimeError(f"CUDA: expected success, found {status.name} ({int(status)})")
+    return rest[0] if rest else None
+
+
+def _read(getter: Any, program: Any, size: int) -> bytes:  # noqa: ANN401 -- NVRTC's own
+    buffer = b" " * size
+    _asked(getter(program, buffer))
+    return buffer
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace").rstrip("\0 \n")
+
+
+def _words(log: bytes) -> str:
+    """What NVRTC said of the source; that it lacks the kernel only where nothing else is wrong."""
+    said = _text(log).split("\n\n")
+    own = [one for one in said if not one.startswith("__nv_name_map")]
+    return "\n\n".join(own if len(own) > 1 else said)  # the last one only counts
+
+
+# ---- arguments -----------------------------------------------------------------------------
+
+
+def packed(kernel: Kernel, arguments: Sequence[object]) -> list[bytes]:
+    """
+    The bytes that a kernel is given for each argument, as its parameters in the PTX want them.
+
+    A tensor is given as the address of its first element, a Python int or float in the width of
+    the parameter. What C++ passes as a structure (a `__half`, a tensor map) is given as its
+    bytes, or as a NumPy scalar of that size.
+
+    Raises:
+        TypeError: another number of arguments, or one that does not fit its parameter.
+    """
+    entry = re.search(ENTRY.format(name=re.escape(kernel.symbol)), kernel.ptx, re.DOTALL)
+    assert entry is not None, f"{kernel.symbol}: expected an entry of the PTX, found none"
+    parameters = PARAMETER.findall(entry[1])
+    if len(arguments) != len(parameters):
+        raise TypeError(
+            f"{kernel.name}: expected {len(parameters)} arguments, found {len(arguments)}"
+        )
+    return [
+        _pack(f"{kernel.name}: argument {at}", value, kind, int(bits) // 8, length)
+        for at, (value, (kind, bits, length)) in enumerate(zip(arguments, parameters, strict=True))
+    ]
+
+
+def _pack(where: str, value: Any, kind: str, size: int, length: str) -> bytes:  # noqa: ANN401
+    if length:  # a structure
+        content = value.tobytes() if hasattr(value, "tobytes") else bytes(value)
+        wanted = int(length) * size
+        if len(content) != wanted:
+            raise TypeError(f"{where}: expected {wanted} bytes, found {len(content)}")
+        return content
+    if hasattr(value, "data_ptr"):
+        if not value.is_cuda:
+            raise TypeError(f"{where}: expected a tensor on a GPU, found one on {value.device}")
+        value = value.data_ptr()
+    elif hasattr(value, "item"):  # NumPy's scalar
+        value = value.item()
+    try:
+        if kind == "f":
+            return struct.pack(f"<{FLOATS[size]}", value)
+        return int.to_bytes(value, size, "little", signed=value < 0)
+    except (TypeError, struct.error, OverflowError):
+        wanted_kind = "a number" if kind == "f" else "an integer"
+        found = f"expected {wanted_kind} of {size} bytes, found {value!r}"
+        raise TypeError(f"{where}: {found}") from None
+
+
+# ---- launching -----------------------------------------------------------------------------
+
+
+def launch(
+    source: str,
+    name: str,
+    arguments: Sequence[object],
+    *,
+    grid: Shape,
+    block: Shape,
+    shared_bytes: int = 0,
+    cluster: int = 1,
+    cooperative: bool = False,
+    options: tuple[str, ...] = (),
+) -> None:
+    """
+    Build a kernel of `source` for the current GPU, once, and put it into the current stream.
+
+    Args:
+        source: CUDA C++ (C++17).
+        name: The kernel, as C++ calls it: ``doubled``, or ``doubled<float>`` for a template.
+        arguments: What `packed` takes.
+        grid: Blocks along x, or x and y, or all three.
+        block: Threads of a block, the same way.
+        shared_bytes: Dynamic shared memory of a block; more than 48 KiB is asked for.
+        cluster: Blocks of a cluster, along x (sm_90 and later).
+        cooperative: Whether all blocks have to be there at once.
+        options: More options of NVRTC, as in ``("-DBLOCK=128",)``.
+
+    Raises:
+        BuildFailed: with what NVRTC said of the source.
+        TypeError: the arguments do not fit the kernel's parameters.
+        ValueError: a grid, block, cluster or shared memory that cannot be.
+        RuntimeError: there is no GPU, or its driver refused.
+    """
+    arch, shared_limit_bytes = current_gpu(name)
+    kernel = build(source, name, arch=arch, options=options)
+    config = Config(
+        grid=_three(grid),
+        block=_three(block),
+        shared_bytes=shared_bytes,
+        cluster=cluster,
+        cooperative=cooperative,
+    )
+    config.refuse_impossible(name, shared_limit_bytes)
+    start(kernel, config, arguments)
+
+
+def _three(sizes: Shape) -> Shape:
+    return (*sizes, 1, 1)[:3]
+
+
+def current_gpu(name: str) -> tuple[str, int]:
+    """What to build `name` for, and the shared memory that a block may have, in bytes."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        raise RuntimeError(f"{name}: expected a GPU of NVIDIA's to launch it on, found none")
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return f"sm_{device.major}{device.minor}", device.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def start(kernel: Kernel, config: Config, arguments: Sequence[object]) -> None:
+    """Hand a launch to the driver."""
+    import torch
+    from cuda.bindings import driver
+
+    contents = [ctypes.create_string_buffer(one, len(one)) for one in packed(kernel, arguments)]
+    addresses = (ctypes.c_void_p * len(contents))(*map(ctypes.addressof, contents))
+    attributes = _attributes(driver, config)
+    asked = driver.CUlaunchConfig()
+    asked.gridDimX, asked.gridDimY, asked.gridDimZ = config.grid
+    asked.blockDimX, asked.blockDimY, asked.blockDimZ = config.block
+    asked.sharedMemBytes = config.shared_bytes
+    asked.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+    asked.attrs, asked.numAttrs = attributes, len(attributes)
+    loaded = _loaded(kernel, torch.cuda.current_device())
+    if config.shared_bytes > MOST_SHARED_BYTES:
+        _set(driver, loaded, "MAX_DYNAMIC_SHARED_SIZE_BYTES", config.shared_bytes)
+    if config.cluster > MOST_PORTABLE_CLUSTER:
+        _set(driver, loaded, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+    function = driver.CUfunction(int(loaded))
+    _asked(driver.cuLaunchKernelEx(asked, function, ctypes.addressof(addresses), 0))
+
+
+@cache
+def _loaded(kernel: Kernel, device: int) -> Any:  # noqa: ANN401 -- the driver's own
+    """The kernel in the memory of the current GPU, which `device` is."""
+    from cuda.bindings import driver
+
+    library = _asked(driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0))
+    return _asked(driver.cuLibraryGetKernel(library, kernel.symbol.encode()))
+
+
+def _attributes(driver: ModuleType, config: Config) -> list[Any]:
+    """What a launch asks for beside its sizes."""
+    wanted: Mapping[str, bool] = {
+        "CLUSTER_DIMENSION": config.cluster > 1,
+        "COOPERATIVE": config.cooperative,
+    }
+    found = []
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+        if name == "COOPERATIVE":
+            attribute.value.cooperative = 1
+        else:
+            attribute.value.clusterDim.x = config.cluster
+            attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
+        found.append(attribute)
+    return found
+
+
+def _set(driver: ModuleType, kernel: Any, name: str, value: int) -> None:  # noqa: ANN401
+    import torch
+
+    attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+    device = _asked(driver.cuDeviceGet(torch.cuda.current_device()))
+    _asked(driver.cuKernelSetAttribute(attribute, value, kernel, device))
