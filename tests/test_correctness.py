@@ -229,6 +229,7 @@ def guarded(entry, **inputs):
     trial = SimpleNamespace(
         submission=SimpleNamespace(entry=entry, kata=kata),
         launchable=lambda given: given,
+        callable=lambda fn: fn,
         oracle=ModuleType("oracle"),
         answers=(),
         ordered=lambda order: nullcontext(),

@@ -31,7 +31,7 @@ REPORTED_METERS = (
     "sectors_per_request", "bank_conflicts", "barriers", "atomics", "shuffles",
     "comm_bytes", "comm_steps", "flops", "peak_memory", "allocated_bytes", "copied_bytes",
     "saved_bytes", "evaluations", "host_syncs", "programs", "instructions", "simulated_time",
-    "accesses", "error", "ratio",
+    "accesses", "error", "ratio", "operations",
 )  # fmt: skip
 METERS = CASE_METERS + REPORTED_METERS
 

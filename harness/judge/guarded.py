@@ -96,6 +96,7 @@ class GuardedCall:
         entry, kata = self.trial.submission.entry, self.trial.submission.kata
         if checked:
             entry = held_to_annotations(entry)
+        entry = self.trial.callable(entry)
         self.arguments = self.trial.launchable(self.fenced)
         with nothing_left_behind(), sealed(self.trial.oracle, self.trial.answers):
             with ExitStack() as around:
@@ -131,6 +132,8 @@ class GuardedCall:
                 self.guards[name].tensor.copy_(torch.as_tensor(value))
             elif isinstance(value, np.ndarray):
                 self.fenced[name][...] = value
+            else:
+                self.fenced[name] = value
 
     def assert_kept(self, result: Any, copy: Any) -> None:  # noqa: ANN401
         """

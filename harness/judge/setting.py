@@ -1,5 +1,6 @@
 """Where code is called: on what device, on which simulator, and what is known of its answer."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
@@ -51,6 +52,14 @@ class Setting:
             name: cuda.to_device(value) if isinstance(value, np.ndarray) else value
             for name, value in inputs.items()
         }
+
+    def callable(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn` as it can be called with the oracle's inputs."""
+        if self.submission.kata.backend != "jax":
+            return fn
+        from harness.judge.jax_arrays import given_numpy
+
+        return given_numpy(fn)
 
     def ordered(self, order: Order) -> AbstractContextManager[Any]:
         """Run programs or threads in this order, and count what they do."""

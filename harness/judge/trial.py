@@ -140,7 +140,7 @@ class Trial(Setting):
         inputs = self.inputs(threshold.case)
         arguments = self.launchable(inputs)
         check = SpotCheck(
-            self.submission.entry,
+            self.callable(self.submission.entry),
             arguments,
             lambda number: self.launchable(self.inputs(threshold.case, number)),
             ahead=None if self.on_the_host else room_for(arguments),
@@ -184,7 +184,7 @@ class Trial(Setting):
 
         if threshold.against is None:
             return measure.measure(check.call, clock, before=before, probe=probe)
-        baseline = getattr(self.oracle, threshold.against)
+        baseline = self.callable(getattr(self.oracle, threshold.against))
         return measure.compare(
             check.call,
             lambda: baseline(**arguments),

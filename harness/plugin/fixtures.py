@@ -196,6 +196,14 @@ def dispatch() -> Callable[..., Any]:
     return dispatch_meter
 
 
+@pytest.fixture
+def hlo() -> Callable[..., Any]:
+    """``hlo(kata.fn, x)``: the jaxpr and the HLO that JAX makes of a function, counted."""
+    from harness.meters.hlo import compiled_program
+
+    return compiled_program
+
+
 NARROW = ("bfloat16", "float8", "float4")  # what not every GPU has
 
 

@@ -51,6 +51,7 @@ from harness.running.verdict import waiting
 # what the harness hands to its own checks, and names them for
 HARNESS_PARAMETERS = ("submission", "case", "first_case", "float_case", "repeated_case",
                       "cost_threshold", "speed_threshold")  # fmt: skip
+JAX_DEVICES = 8  # of the host, for katas about sharding
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 THREAD = re.compile(r"tid=\[[\d, ]+\] ctaid=\[[\d, ]+\]")
 pytest_plugins = ["harness.plugin.fixtures", "harness.plugin.benchmarks"]
@@ -101,6 +102,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
         # on small tensors a second OpenMP thread only spins
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # JAX: no GPU's memory is taken, and a program can be divided among devices
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={JAX_DEVICES}")
     os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler would tell of each start and stop
     os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"  # small cases are meant to be small
 

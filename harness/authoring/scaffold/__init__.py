@@ -24,7 +24,10 @@ from harness.base.files import make_folder, write_atomically
 from harness.content.kata import Kata, load_kata
 
 # the backends that have some
-TEMPLATES = ("python", "torch", "triton", "numba", "distributed", "cuda", "gluon")
+TEMPLATES = (
+    *("python", "torch", "triton", "numba", "distributed"),
+    *("cuda", "gluon", "jax", "onnx", "xdsl"),
+)
 
 
 def scaffold(

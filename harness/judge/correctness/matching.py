@@ -149,6 +149,8 @@ def _tensor(value: Any) -> "Tensor":  # noqa: ANN401
         return value.detach()
     if hasattr(value, "copy_to_host"):
         value = value.copy_to_host()
+    elif type(value).__module__.startswith("jaxlib"):
+        return torch.utils.dlpack.from_dlpack(value)
     # a number of Python has the precision of its own arithmetic
     return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
 

@@ -41,7 +41,7 @@ import pytest
 from _pytest import outcomes
 
 from harness.base.errors import SubmissionError
-from harness.content.kata import ON_THE_HOST
+from harness.content.kata import ON_THE_HOST, SIMULATED
 from harness.content.submission import Submission
 from harness.hardware.environment import cache_folder, home_folder
 from harness.judge.honesty.tools import homeless_codes, toolbox
@@ -211,12 +211,15 @@ def _placed(path: object, base: object) -> object:
 
 # ---- while the code under test runs --------------------------------------------------------
 
-# what judges the kernels of a backend where there is no GPU, and what launches them there
+# what judges a backend, or runs its programs, beside what judges them all
 TOOLS = {
     "cuda": ("harness.cuda", "harness.meters.compiled"),
     "gluon": ("harness.meters.compiled",),
+    "jax": ("jax.numpy", "jax.nn", "harness.meters.hlo"),
     "numba": ("harness.meters.simt",),
+    "onnx": ("onnx.checker", "onnx.reference", "onnxruntime"),
     "triton": ("harness.meters.compiled", "harness.meters.triton_traffic"),
+    "xdsl": ("xdsl.interpreter", "xdsl.ir", "xdsl.parser"),
 }
 WAKING_S = 0.005
 HELPERS = ("compile_worker", "multiprocessing.resource_tracker")  # they stay, and do nothing
@@ -289,13 +292,12 @@ def _load_tools(backend: str) -> None:
     """Load what will judge, so that it is remembered before the code under test runs."""
     if "numpy" in sys.modules:
         import_module("numpy.testing")
-    if backend in ON_THE_HOST:
-        return  # judged without torch, unless its tests have loaded it
-    for name in ("beartype", "harness.judge.shared_checks", "jaxtyping"):
+    on_a_gpu = os.environ.get("KATA_DEVICE") != "cpu" and backend in SIMULATED
+    tools = () if on_a_gpu else TOOLS.get(backend, ())
+    if backend not in ON_THE_HOST:  # else judged without torch, unless its tests have loaded it
+        tools = ("beartype", "harness.judge.shared_checks", "jaxtyping", *tools)
+    for name in tools:
         import_module(name)
-    if os.environ.get("KATA_DEVICE") == "cpu" or backend == "cuda":
-        for name in TOOLS.get(backend, ()):
-            import_module(name)
 
 
 def _watch_for(submission: Submission) -> _Watch:
