@@ -20,6 +20,6 @@ def given_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
             name: jax.numpy.array(value) if isinstance(value, np.ndarray) else value
             for name, value in arguments.items()
         }
-        return jax.block_until_ready(fn(**own))  # type: ignore[no-untyped-call]
+        return jax.block_until_ready(fn(**own))
 
     return call
