@@ -26,7 +26,7 @@ from harness.content.kata import Kata, load_kata
 # the backends that have some
 TEMPLATES = (
     *("python", "torch", "triton", "numba", "distributed"),
-    *("cuda", "gluon", "jax", "onnx", "xdsl"),
+    *("cuda", "gluon", "cute", "jax", "onnx", "xdsl"),
 )
 
 

@@ -34,7 +34,7 @@ OUTER = (
     *("beartype", "jaxtyping", "math", "numpy", "numpy.linalg", "numpy.testing", "posixpath"),
     *("pytest", "torch", "torch.linalg", "torch.nn.functional", "torch.testing"),
     *("jax", "jax.nn", "jax.numpy", "onnx.checker", "onnx.reference", "onnxruntime"),
-    *("xdsl.interpreter", "xdsl.ir", "xdsl.parser"),
+    *("pycute.int_tuple", "pycute.layout", "xdsl.interpreter", "xdsl.ir", "xdsl.parser"),
 )
 # modules and packages of which everything counts; the judge's own names in capitals as well
 WHOLE = (

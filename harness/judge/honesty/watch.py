@@ -214,6 +214,7 @@ def _placed(path: object, base: object) -> object:
 # what judges a backend, or runs its programs, beside what judges them all
 TOOLS = {
     "cuda": ("harness.cuda", "harness.meters.compiled"),
+    "cute": ("pycute",),
     "gluon": ("harness.meters.compiled",),
     "jax": ("jax.numpy", "jax.nn", "harness.meters.hlo"),
     "numba": ("harness.meters.simt",),
