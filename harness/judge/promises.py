@@ -102,7 +102,7 @@ def _answer(trial: Trial, inputs: Inputs) -> Value:
         around.enter_context(nothing_left_behind())
         around.enter_context(sealed(trial.oracle, trial.answers))
         around.enter_context(forbidden(kata.forbidden, on_the_host=trial.device == "cpu"))
-        return trial.submission.entry(**trial.launchable(inputs))
+        return trial.callable(trial.submission.entry)(**trial.launchable(inputs))
 
 
 def _assert_right(trial: Trial, inputs: Inputs, result: Value) -> None:
