@@ -1,0 +1,154 @@
+"""Kata week05/fake_quant_ste: quantize in the forward pass, pass the gradient straight through.
+
+Kept for backward: one bool for each element. Nothing here is an integer in memory: weights are
+rounded to where integers would put them, and stay floats that an optimizer can move.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class Student(nn.Module):
+    """Two linear layers around a ReLU; `quantize` is applied to each weight where it is used."""
+
+    def __init__(
+        self, w1: Float[Tensor, "hidden inputs"], w2: Float[Tensor, "outputs hidden"]
+    ) -> None:
+        super().__init__()
+        self.w1, self.w2 = nn.Parameter(w1.clone()), nn.Parameter(w2.clone())
+
+    def forward(
+        self, x: Float[Tensor, "n inputs"], quantize: Callable[[Tensor], Tensor] = lambda w: w
+    ) -> Float[Tensor, "n outputs"]:
+        """Return the outputs; of the weights as they are, unless there is a `quantize`."""
+        return F.relu(x @ quantize(self.w1).T) @ quantize(self.w2).T
+
+
+class _FakeQuantize(torch.autograd.Function):
+    """Staircase forward, identity backward, and nothing where the staircase has ended."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        qmin: int,
+        qmax: int,
+    ) -> Tensor:
+        code = torch.round(x.float() / scale) + zero_point
+        kept = code.clamp(qmin, qmax)
+        ctx.save_for_backward(code == kept)  # false for NaN too
+        return ((kept - zero_point) * scale).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (inside,) = ctx.saved_tensors
+        return grad * inside, None, None, None, None
+
+
+def fake_quantize(
+    x: Float[Tensor, "*shape"],
+    scale: Float[Tensor, "*channels"],
+    zero_point: Int[Tensor, "*channels"],
+    qmin: int,
+    qmax: int,
+    axis: int | None = None,
+) -> Float[Tensor, "*shape"]:
+    """
+    `x` rounded to the nearest code from `qmin` to `qmax`, and back: (code - zero_point) · scale.
+
+    `scale` (float32) and `zero_point` (int32) are 0-d, or hold one number for each index of
+    `axis`. Computed in float32; the result has the dtype of `x`. Ties go to even codes. The
+    gradient passes unchanged where the code was not clamped, and is 0 where it was. NaN stays NaN
+    and has no gradient.
+
+    Raises:
+        ValueError: `qmin` is not below `qmax`; `axis` is none of those of `x`; `scale` is of
+            another shape than `axis` asks for, or not finite and above 0 everywhere. The message
+            begins with the argument's name.
+
+    Source: Nagel et al. 2021, sections 2.1 and 4.1; Bengio et al. 2013 for the estimator.
+    """
+    if qmin >= qmax:
+        raise ValueError(f"qmin: expected it below qmax = {qmax}, found {qmin}")
+    _check_axis(x, axis)
+    shape = [] if axis is None else [x.shape[axis]]
+    if list(scale.shape) != shape:
+        raise ValueError(f"scale: expected shape {shape}, found {list(scale.shape)}")
+    if not bool(((scale > 0) & scale.isfinite()).all()):
+        raise ValueError("scale: expected finite numbers above 0")
+    if axis is not None:
+        along = [1] * x.dim()
+        along[axis] = -1
+        scale, zero_point = scale.view(along), zero_point.view(along)
+    return _FakeQuantize.apply(x, scale, zero_point, qmin, qmax)
+
+
+def absmax_scale(
+    w: Float[Tensor, "*shape"], bits: int, axis: int | None = None
+) -> tuple[Float[Tensor, "*channels"], Int[Tensor, "*channels"]]:
+    """
+    Scale and zero point that put the largest magnitude of `w` at the code 2^(bits - 1) - 1.
+
+    One pair for all of `w` (0-d), or one for each index of `axis`. The scale is float32, has no
+    gradient, and is never below the smallest normal number of float32; the zero points are 0,
+    int32.
+
+    Raises:
+        ValueError: `bits` is not within 2 to 16, or `axis` is none of those of `w`; the message
+            begins with the argument's name.
+    """
+    if not 2 <= bits <= 16:
+        raise ValueError(f"bits: expected 2 to 16, found {bits}")
+    _check_axis(w, axis)
+    others = [at for at in range(w.dim()) if axis is None or at != axis % w.dim()]
+    largest = w.detach().abs().float()
+    if others:
+        largest = largest.amax(others)
+    # a channel of zeros would have the scale 0, and 0 / 0 codes
+    scale = (largest / (2 ** (bits - 1) - 1)).clamp_min(torch.finfo(torch.float32).tiny)
+    return scale, torch.zeros_like(scale, dtype=torch.int32)
+
+
+def qat_fit(
+    model: Student,
+    x: Float[Tensor, "n inputs"],
+    y: Float[Tensor, "n outputs"],
+    steps: int,
+    bits: int,
+) -> None:
+    """
+    Train `model` in place, so that its weights do well once rounded to `bits` bits.
+
+    Each step is one forward pass on all of `x`, with both weights quantized by rows to symmetric
+    codes, the mean squared error against `y`, and a step of Adam on the float weights, whose
+    rate falls in a line from 0.01 at the first step to 0.01 / steps at the last.
+
+    Raises:
+        ValueError: as `absmax_scale`.
+    """
+    qmax = 2 ** (bits - 1) - 1
+
+    def quantize(w: Tensor) -> Tensor:
+        # the weights move, and their scale with them
+        return fake_quantize(w, *absmax_scale(w, bits, axis=0), -qmax, qmax, axis=0)
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (1 - step / steps)
+        loss = F.mse_loss(model(x, quantize), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def _check_axis(x: Tensor, axis: int | None) -> None:
+    if axis is not None and not -x.dim() <= axis < x.dim():
+        raise ValueError(f"axis: expected one of the {x.dim()} of x, found {axis}")
