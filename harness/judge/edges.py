@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4096  # no tile is looked for beyond
 MOST_LAUNCHES = 8  # of one call while kernels do nothing
-MOST_WORK = 48  # programs that the runs from one case may come to: about a second
+MOST_WORK = 40  # programs that the runs from one case may come to: about a second
 
 Sizes = Mapping[str, int]
 Tiles = Mapping[str, Sequence[int]]
@@ -58,7 +58,7 @@ def edges_of(case: Case, tiles: Tiles) -> list[Edge]:
     ]
     found: dict[tuple[int, ...], Edge] = {}
     # the first of every list, then the second: what is cut off for its cost is the end of each
-    for sizes, tile in filter(None, chain(*zip_longest(*alone), *zip_longest(*together))):
+    for sizes, tile in filter(None, chain(*zip_longest(*alone, *together))):
         swept = {**small, **sizes}
         if min(swept.values()) > 0:
             found.setdefault(tuple(swept.values()), Edge({**case, **swept}, swept, tile))

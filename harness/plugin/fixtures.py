@@ -336,7 +336,9 @@ def _kernels_ready(request: pytest.FixtureRequest) -> None:
     else:
         if kata.backend == "triton":
             from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
+            from harness.simulators.triton_semantics import install_compiled_semantics
 
+            install_compiled_semantics()
             install_bf16_guard()
             install_bounds_guard()
         if kata.backend == "numba":

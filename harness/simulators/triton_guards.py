@@ -33,6 +33,15 @@ ACCESSES = {
     "create_atomic_rmw": (2, 4, "updates"),
 }
 
+# what wraps in int32, and the builder's methods that do it
+INT32 = np.iinfo(np.int32)
+ARITHMETIC: dict[str, np.ufunc] = {
+    "*": np.multiply,
+    "+": np.add,
+    "-": np.subtract,
+}
+ARITHMETIC_METHODS = {"create_mul": "*", "create_add": "+", "create_sub": "-"}
+
 # the most programs along x, y and z. Source: CUDA C++ programming guide, compute capabilities
 GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 
@@ -51,6 +60,7 @@ class Bounds:
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
     checked: bool = True
+    overflow: str = ""  # the last sum or product of this launch that int32 could not hold
 
     @classmethod
     def of(cls, kernel: str, arguments: Mapping[str, object]) -> "Bounds":
@@ -81,8 +91,30 @@ class Bounds:
             past = f", the first {int(gap.min())} past the end" if gap.min() >= 0 else ""
             raise OutOfBounds(
                 f"{self.kernel}: {does} {stray.size} elements outside the tensors it was "
-                f"given{past}. Mask what lies beyond the data."
+                f"given{past}. {self._advice()}"
             )
+
+    def _advice(self) -> str:
+        if self.overflow:
+            return (
+                f"int32 overflow: {self.overflow} does not fit into 32 bits. Make the first of "
+                "its operands int64 before: .to(tl.int64)."
+            )
+        return "Mask what lies beyond the data."
+
+
+def int32_overflow(symbol: str, lhs: Any, rhs: Any) -> str:  # noqa: ANN401 -- handles
+    """The first sum, difference or product of two int32 operands that wraps; empty without one."""
+    if lhs.dtype.scalar != tl.int32 or rhs.dtype.scalar != tl.int32:
+        return ""
+    exact = ARITHMETIC[symbol](lhs.data, rhs.data, dtype=np.int64)
+    wraps = (exact > INT32.max) | (exact < INT32.min)
+    if not wraps.any():
+        return ""
+    left, right, first = (
+        np.broadcast_to(data, exact.shape)[wraps][0] for data in (lhs.data, rhs.data, exact)
+    )
+    return f"{left:,} {symbol} {right:,} = {first:,}"
 
 
 class GridTooLarge(HarnessError, ValueError):
@@ -140,6 +172,15 @@ def install_bounds_guard() -> None:
 
         return check
 
+    def note_overflow(symbol: str) -> Callable[..., None]:
+        def check(_: object, lhs: Any, rhs: Any) -> None:  # noqa: ANN401
+            if current and (overflow := int32_overflow(symbol, lhs, rhs)):
+                current[-1].overflow = overflow
+
+        return check
+
+    for name, symbol in ARITHMETIC_METHODS.items():
+        setattr(builder, name, before(getattr(builder, name), note_overflow(symbol)))
     for name, (pointers, mask, does) in ACCESSES.items():
         checked = before(getattr(builder, name), access(pointers, mask, does))
         setattr(builder, name, checked)

@@ -12,6 +12,7 @@ from harness.reports.pictures.ledger import Ledger, units_per_row
 from harness.reports.pictures.recording import SECTOR_BYTES, LaunchStart, Recording
 from harness.simulators.triton_guards import install_bf16_guard, install_bounds_guard
 from harness.simulators.triton_hooks import operands
+from harness.simulators.triton_semantics import install_compiled_semantics
 
 
 class TritonRecorder:
@@ -87,6 +88,7 @@ class TritonRecorder:
 
 def record_triton(call: Callable[[], object], file: Path) -> Recording:
     """Run `call`, and note what the kernels of `file` that it launches do."""
+    install_compiled_semantics()
     install_bf16_guard()
     install_bounds_guard()
     recorder = TritonRecorder(file)
