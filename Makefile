@@ -4,7 +4,7 @@ IMPL ?= yours
 impl ?= $(IMPL)
 BIN := .venv/bin
 
-.PHONY: kata test check fix scorecard setup clean help
+.PHONY: kata test bench check fix scorecard setup clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is to do
@@ -26,6 +26,9 @@ kata: .venv/.ready  ## run one kata:  make kata name=flash_attn_fwd [impl=soluti
 test: .venv/.ready  ## the whole suite: every kata's contract and kill matrix, then the harness's own tests
 	@$(BIN)/kata check --all
 	@$(BIN)/python -m pytest tests -n 2
+
+bench: .venv/.ready  ## speeds, as ratios within one run: never part of the tests
+	@$(BIN)/python -m pytest tests/bench -p no:xdist --benchmark-columns=min,median,max,rounds
 
 check: .venv/.ready  ## lint and types; writes nothing
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -8,11 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import pytest_timeout
 
+from harness.base.pace import pace
 from harness.running.runner import child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 MINI = ROOT / "tests" / "fixtures" / "mini"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item, settings):
+    """A test that hangs is stopped; how long that takes to be known follows the machine."""
+    paced = settings._replace(timeout=settings.timeout * pace())
+    return pytest_timeout.pytest_timeout_set_timer(item, paced)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -40,7 +49,6 @@ def kata_command(mini, tmp_path):
             [sys.executable, "-m", "harness", "--root", str(mini), *args],
             capture_output=True,
             text=True,
-            timeout=120,
             cwd=mini,
             env=child_environment({"KATA_HOME": str(tmp_path / "home"), **environment}),
             check=False,
@@ -60,7 +68,6 @@ def judged(mini, tmp_path):
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device=cpu",
              "--record", str(record), *options, str(mini / "katas")],
             capture_output=True,
-            timeout=120,
             cwd=mini,
             env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
             check=False,

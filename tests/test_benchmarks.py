@@ -39,7 +39,6 @@ def timed_session(mini, tmp_path):
              f"--impl={impl}", f"--record={record}", *options, str(mini / "katas")],
             capture_output=True,
             text=True,
-            timeout=120,
             cwd=mini,
             env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
             check=False,

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -572,11 +571,9 @@ def test_endless_launcher_is_killed_with_what_it_started(build, tmp_path):
         f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
         "    while True:\n        pass\n"
     )
-    begin = time.monotonic()
     with pytest.raises(CompileFailed, match="found no end after 1 s") as caught:
         build(source, "hang", limit_s=1.0)
     assert cause_of(caught.value.message) is None
-    assert time.monotonic() - begin < 10
     assert not running((tmp_path / "pid").read_text())
 
 
@@ -622,9 +619,7 @@ def test_interrupted_request_leaves_no_answer_behind(build):
 def test_known_result_needs_no_helper(build):
     first = build(COPY, "copy")
     stop_worker()
-    begin = time.monotonic()
     assert build(COPY, "copy") == first
-    assert time.monotonic() - begin < 0.2
     assert stop_worker() == ""
     assert compiled._helper.cache_info().currsize == 0
 

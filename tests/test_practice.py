@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.base.errors import MetadataError
+from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli import main
 from harness.content.catalog import load_curriculum
@@ -453,9 +454,9 @@ class Terminal:
         os.close(slave)
         self.line, self.shown = master, ""
 
-    def wait_for(self, words, limit_s=60):
-        end = time.monotonic() + limit_s
-        while words not in self.shown and time.monotonic() < end:
+    def wait_for(self, words):
+        start, limit = time.monotonic(), PacedLimit(60.0)
+        while words not in self.shown and not limit.is_over(time.monotonic() - start):
             if select.select([self.line], [], [], 0.1)[0]:
                 self.shown += os.read(self.line, 4096).decode(errors="replace")
         assert words in self.shown, self.shown
@@ -483,7 +484,7 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.wait_for(" checks passed")
         terminal.wait_for("q quit")
         terminal.type("q")
-        assert terminal.process.wait(timeout=30) == 0
+        assert terminal.process.wait() == 0
     finally:
         terminal.process.kill()
         terminal.process.wait()

@@ -802,19 +802,15 @@ def test_an_import_that_contradicts_what_is_kept_is_refused(progress):
 # the program
 
 
-def test_the_history_loads_in_milliseconds_and_without_torch():
+def test_the_history_loads_without_torch():
     program = (
-        "import sys, time, click; start = time.process_time()\n"
-        "import harness.learner.progress, harness.learner.workspace\n"
-        "print(time.process_time() - start)\n"
+        "import sys, harness.learner.progress, harness.learner.workspace\n"
         "print({'torch', 'triton', 'numba', 'numpy'} & set(sys.modules))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    seconds, heavy = run.stdout.splitlines()
-    assert float(seconds) < 0.15
-    assert heavy == "set()"
+    assert run.stdout == "set()\n"
 
 
 def test_each_relation_to_a_limit_is_kept(tmp_path):

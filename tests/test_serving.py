@@ -1,7 +1,6 @@
 """The serving simulator: hand-worked times and schedules, and every rule an engine cannot break."""
 
 import math
-import time
 from collections import Counter, deque
 from dataclasses import replace
 from types import SimpleNamespace
@@ -622,12 +621,3 @@ def test_a_scheduler_s_own_errors_pass_through():
 
     with pytest.raises(ValueError, match="prompt_len"):
         simulate(Picky(), [request(0, 4, 3)], unit_steps())
-
-
-def test_four_hundred_requests_are_cheap():
-    step_model = StepModel(toy_profile(), llama3_8b)
-    trace = chat_trace(400, rate=0.7 * step_model.capacity(chat_trace(400)))
-    bounds = {"kv_tokens": 100_000, "max_batch": 64, "token_budget": 512}
-    started = time.perf_counter()
-    simulate(FirstComeFirstServed(**bounds), trace, step_model, **bounds)
-    assert time.perf_counter() - started < 3.0  # about 0.2 s where nothing else runs

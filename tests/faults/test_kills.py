@@ -100,7 +100,7 @@ class Siege:
         time.sleep(self.moments.uniform(0.2, 1) * self.lasts_s[action])
         begun = self.attempts()
         running.kill()
-        output, _ = running.communicate(timeout=60)
+        output, _ = running.communicate()
         self.bench.assert_nothing_left()
         self.count_attempts(action, begun, "passed: counted" in output)
         self.count_lines(action, mine)

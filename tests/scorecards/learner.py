@@ -65,7 +65,7 @@ def _katas(number):
             teaches="", covers=(item, *also), backend="python", functions=("f",),
             difficulty=at % 5 + 1, minutes=30, requires=(), hints=("a", "b", "c"), sources=(),
             forbidden=(), writes=(), repeats=False,
-            profile=None, extra=None, timeout_s=60, cases=(), vary={},
+            profile=None, extra=None, timeout_s=60, cases=(), vary={}, edges=(),
             cost=(CostThreshold(name="evaluations", meter="evaluations", bound=None, at_most=9.0,
                                 at_least=None, exactly=None, case=None, target=None),),
             speed=(),

@@ -33,7 +33,7 @@ in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, whic
 def browse(page, *options):
     """Open `page`; what the browser printed, the document or its errors."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 class Document(HTMLParser):
