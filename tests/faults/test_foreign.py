@@ -10,7 +10,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.content.catalog import load_curriculum
-from harness.learner.progress import Progress
+from harness.learner.progress import Progress, migrations
 from harness.reports.scorecard import read_scorecard
 from harness.reports.scorecard.markdown import as_markdown
 
@@ -87,6 +87,23 @@ def test_a_database_of_another_kind_is_left_as_it_is(bench, version):
     assert "found a database of another kind: one with the tables bookmarks" in output
     assert "Traceback" not in output
     assert path.read_bytes() == before
+
+
+def test_a_history_that_another_process_makes_meanwhile_is_none_of_another_kind(
+    tmp_path, monkeypatch
+):
+    read, asked = migrations.version_of, []
+
+    def read_and_be_overtaken(db):
+        found = read(db)
+        if not asked:
+            asked.append(found)
+            Progress(tmp_path)
+        return found
+
+    monkeypatch.setattr(migrations, "version_of", read_and_be_overtaken)
+    assert Progress(tmp_path).attempts() == []
+    assert asked == [0]
 
 
 @pytest.mark.parametrize("command", [["run", "counted", "--impl", "solution"], ["scorecard"]])

@@ -70,7 +70,7 @@ def prepare(path: Path, steps: Sequence[str]) -> None:
                 f"{path}: expected version {len(steps)} or older, found version {version}, "
                 "written by a newer release. Update this project; the file was left as it is."
             )
-        _refuse_foreign(db, path, version)
+        _refuse_foreign(db, path)
         _choose_journal(db, path.parent)
         migrate(db, steps)
 
@@ -130,9 +130,13 @@ def migrate(db: sqlite3.Connection, steps: Sequence[str]) -> None:
                 db.execute(f"PRAGMA user_version = {version + 1}")
 
 
-def _refuse_foreign(db: sqlite3.Connection, path: Path, version: int) -> None:
+def _refuse_foreign(db: sqlite3.Connection, path: Path) -> None:
     """A new database has no tables, and a history has one of attempts."""
-    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    with db:
+        db.execute("BEGIN")  # another process may be making it: both are read of one moment
+        version = version_of(db)
+        tables = [name for (name,) in db.execute(names)]
     if ("attempts" in tables) != (version > 0) or (tables and not version):
         shown = f"one with the tables {', '.join(tables[:5])}" if tables else "one without tables"
         raise HarnessError(
