@@ -20,10 +20,15 @@ setup: .venv/.ready  ## create .venv and install everything into it
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-kata: .venv/.ready  ## run one kata:  make kata name=flash_attn_fwd [impl=solution]
-	@$(BIN)/kata run $(name) --brief --impl $(impl)
+.venv/.all: .venv/.ready
+	@echo "Installing every extra (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]'
+	@touch $@
 
-test: .venv/.ready  ## the whole suite: every kata's contract and kill matrix, then the harness's own tests
+kata: .venv/.ready  ## run one kata:  make kata name=flash_attn_fwd [impl=solution]
+	@$(BIN)/kata run $(name) --brief --install --impl $(impl)
+
+test: .venv/.all  ## the whole suite: every kata's contract and kill matrix, then the harness's own tests
 	@$(BIN)/kata check --all
 	@$(BIN)/python -m pytest tests -n 2
 

@@ -15,7 +15,7 @@ from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
 from harness.hardware.environment import SEEDS, device_present
-from harness.hardware.packages import missing_extra
+from harness.hardware.packages import install_extra, missing_extra
 from harness.hardware.profiles import find_profile
 from harness.learner.workspace import StashEntry
 from harness.running.attempt import attempt
@@ -34,6 +34,7 @@ MORE_CASES = 3  # on a repeat, besides those that the kata lists
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--profile", help="Hardware profile to judge against.")
 @click.option("--brief", is_flag=True, help="Show the brief first.")
+@click.option("--install", is_flag=True, help="Install the extra that a kata needs and lacks.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every check, also those that passed.")
 @click.pass_obj
 def run(
@@ -46,6 +47,7 @@ def run(
     seed: int | None,
     profile: str | None,
     brief: bool,
+    install: bool,
     verbose: bool,
 ) -> None:
     """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
@@ -56,6 +58,9 @@ def run(
     legs = ["cpu"] if legs == ["auto"] else legs
     passed = True
     for kata in chosen:
+        if install and missing_extra(kata):
+            with draw.waiting(f"installing the extra {kata.extra}, once"):
+                install_extra(kata)
         if len(chosen) > 1 and (missing := missing_extra(kata)):
             click.echo(f"- {kata.name}: skipped: {missing}")
             continue

@@ -2,14 +2,18 @@
 
 import hashlib
 import platform
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
+from importlib import invalidate_caches
 from importlib.metadata import PackageNotFoundError, PackagePath, metadata, requires, version
 from importlib.metadata import files as files_of
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from harness.base.errors import HarnessError
 from harness.content.kata import Kata
 
 PROJECT = "gpu-katas"  # its name as a package
@@ -27,14 +31,49 @@ def missing_extra(kata: Kata) -> str | None:
     extras = metadata(PROJECT).get_all("Provides-Extra") or []
     if kata.extra not in extras:
         return f"extra: expected one of {', '.join(extras)}, found {kata.extra!r}"
-    for line in requires(PROJECT) or ():
-        requirement = Requirement(line)
-        wanted = requirement.marker is not None and requirement.marker.evaluate(
-            {"extra": kata.extra}
-        )
-        if wanted and not _installed(requirement.name):
-            return f"{kata.name} needs {requirement.name}: pip install -e '.[{kata.extra}]'"
+    for wanted in _of_extra(kata.extra):
+        if not _installed(wanted.name):
+            return f"{kata.name} needs {wanted.name}: pip install -e '.[{kata.extra}]'"
     return None
+
+
+def install_extra(kata: Kata) -> None:
+    """
+    Install what `kata` needs beside the project's own requirements, as constraints.txt has it.
+
+    Raises:
+        HarnessError: the project has no such extra, or pip fails, with pip's last words.
+    """
+    wanted = _of_extra(kata.extra) if kata.extra else []
+    if not wanted:
+        raise HarnessError(f"{kata.name}: {missing_extra(kata)}")
+    constraints = kata.root / "constraints.txt"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["-c", str(constraints)] if constraints.is_file() else []
+    for one in wanted:
+        one.marker = None  # it was looked at here: pip knows of no extra
+    done = subprocess.run(
+        [*command, *map(str, wanted)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
+        raise HarnessError(
+            f"{kata.name}: expected pip to install the extra {kata.extra}, found: {last}. "
+            f"Try it by hand: pip install -e '.[{kata.extra}]'"
+        )
+    invalidate_caches()  # what was looked for in vain is there now
+
+
+def _of_extra(extra: str) -> list[Requirement]:
+    """What the project needs for `extra` alone, on this machine."""
+    wanted = map(Requirement, requires(PROJECT) or ())
+    return [
+        one
+        for one in wanted
+        if one.marker is not None
+        and one.marker.evaluate({"extra": extra})
+        and not one.marker.evaluate({"extra": ""})
+    ]
 
 
 def unmet_requirements() -> dict[str, str]:
