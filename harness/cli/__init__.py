@@ -22,10 +22,7 @@ SECTIONS = {
         "watch": ("watching", "Judge on every save, stage by stage, up to the first red."),
         "run": ("practise", "Judge your code, each kata in a process of its own."),
         "hint": ("browse", "The next hint, one at a time."),
-        "explain": (
-            "learn",
-            "The reference, the worksheet filled in, and the ladder: naive, yours, it, the library.",
-        ),
+        "explain": ("learn", "The reference, the worksheet filled in, and the ladder to it."),
         "due": ("learn", "What you are about to forget, to be written again."),
         "predict": ("learn", "Estimate intensity, bound and time; see how near you were."),
         "placement": ("learn", "Test out of a week."),

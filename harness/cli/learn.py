@@ -97,7 +97,7 @@ def start(house: House, kata: Kata) -> None:
 @click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
-    """The reference, the worksheet filled in, and the ladder: naive, yours, it, the library."""
+    """The reference, the worksheet filled in, and the ladder to it."""
     from harness.learner.predict import worksheet
     from harness.reports.ladder import climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
