@@ -122,7 +122,7 @@ def test_the_doctor_names_what_is_in_the_way_and_goes_on(kata_command, tmp_path)
     done = kata_command("doctor", KATA_HOME=str(tmp_path / "file" / "home"))
     assert done.returncode == 3
     assert "!!  history" in done.stdout
-    assert "ok  katas       1" in done.stdout
+    assert re.search(r"^ok  katas +1$", done.stdout, re.MULTILINE)
     assert "To install" not in done.stderr
     assert kata_command("doctor").returncode == 0
 
@@ -137,7 +137,7 @@ def test_the_doctor_holds_what_is_installed_against_what_is_needed(monkeypatch):
     }
     done = CliRunner().invoke(main, ["--root", str(ROOT), "doctor"])
     assert done.exit_code == 3
-    assert f"!!  numpy       expected <1, found {found}" in done.stdout
+    assert re.search(rf"^!!  numpy +expected <1, found {found}$", done.stdout, re.MULTILINE)
     assert "pip install -c constraints.txt" in done.stderr
 
 
