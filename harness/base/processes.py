@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import IO, Self
 
 from harness.base.pace import PacedLimit
+from harness.base.words import readable
 
 TAIL_BYTES = 32_768  # how much of a child's output is worth keeping
 TICK_S = 0.05  # how often the time is looked at
@@ -101,16 +102,6 @@ def child_environment(more: dict[str, str]) -> dict[str, str]:
         folders = kept["PYTHONPATH"].split(os.pathsep)
         kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders))
     return {**kept, **more}
-
-
-def readable(text: str) -> str:
-    """`text` with what could command a terminal, or not be encoded, written as an escape."""
-    return "".join(
-        character
-        if character.isprintable() or character in "\n\t"
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 def _drain(stream: IO[bytes], tail: bytearray) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.base.processes import readable
+from harness.base.words import readable
 from harness.content.kata import Kata, SpeedThreshold
 
 if TYPE_CHECKING:

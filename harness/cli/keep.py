@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 
 from harness.base.errors import HarnessError
-from harness.base.processes import readable
+from harness.base.words import readable
 from harness.cli import draw
 from harness.cli.house import House
 from harness.hardware.bridges import bridges

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.base.processes import readable
+from harness.base.words import readable
 from harness.learner.progress import Check
 from harness.running.causes import DEVICE_FAULT, stated_cause
 

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from harness.base.pace import PacedLimit
-from harness.base.processes import readable, run_group, run_watched
+from harness.base.processes import run_group, run_watched
+from harness.base.words import readable
 
 
 @pytest.fixture

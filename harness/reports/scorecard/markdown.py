@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from harness.base.processes import readable
+from harness.base.words import readable
 from harness.learner.mastery import Level
 from harness.reports.scorecard import Scorecard
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.base.processes import readable
+from harness.base.words import readable
 from harness.learner.mastery import Level
 from harness.reports.scorecard import Group, KataLine, Scorecard
 
