@@ -30,7 +30,7 @@ kata: .venv/.ready  ## run one kata:  make kata name=flash_attn_fwd [impl=soluti
 
 test: .venv/.all  ## the whole suite: every kata's contract and kill matrix, then the harness's own tests
 	@$(BIN)/kata check --all
-	@$(BIN)/python -m pytest tests -n 2
+	@$(BIN)/python -m pytest tests -n auto
 
 bench: .venv/.ready  ## speeds, as ratios within one run: never part of the tests
 	@$(BIN)/python -m pytest tests/bench -p no:xdist --benchmark-columns=min,median,max,rounds
