@@ -4,7 +4,6 @@ import ast
 import inspect
 import os
 import textwrap
-import zlib
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
@@ -23,7 +22,7 @@ from harness.hardware.profiles import Profile
 from harness.judge.honesty.watch import watched
 from harness.judge.loading import Loadable, load_module
 from harness.judge.timing.threshold import judge_cost
-from harness.running.record import SEED
+from harness.plugin.seeding import seed_of
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
@@ -88,8 +87,7 @@ def device() -> str:
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """Where this test's random numbers start: fresh each run, replayed with ``--seed``."""
-    name = dict(request.node.user_properties).get("test", request.node.name)
-    return zlib.crc32(f"{request.config.stash[SEED]}/{name}".encode()) % 2**31
+    return seed_of(request.node)
 
 
 @pytest.fixture(scope="module")

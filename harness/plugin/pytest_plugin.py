@@ -6,7 +6,6 @@ simulator and their work is counted; on a GPU they run for real and are timed.
 """
 
 import gc
-import hashlib
 import os
 import random
 import re
@@ -44,6 +43,7 @@ from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
 from harness.plugin.failures import JUDGING, tell
 from harness.plugin.failures import pytest_assertrepr_compare as pytest_assertrepr_compare
+from harness.plugin.seeding import forget_local_constants, seed_generators
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
 from harness.running.verdict import waiting
@@ -113,10 +113,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the seed, start the record, and hypothesis' profile for katas."""
     config.stash[SEED] = _session_seed(config)
-    # made from the seed, which it does not tell: hypothesis keeps its own where anyone can read it
-    if config.getoption("--hypothesis-seed", None) is None:
-        hidden = hashlib.sha256(f"hypothesis/{config.stash[SEED]}".encode()).hexdigest()
-        config.option.hypothesis_seed = int(hidden[:16], 16)
     path = config.getoption("--record")
     if path and not on_a_line(path):
         protect(Path(path))
@@ -170,6 +166,7 @@ def _settle_hypothesis(*, shrink: bool) -> None:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
     )
     settings.load_profile("katas")
+    forget_local_constants()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -337,6 +334,20 @@ def pytest_collection_finish() -> None:
     """Look for garbage again, but not among what has been imported, which stays."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed what fixtures may draw from."""
+    if kata_of(item.path) is not None:
+        seed_generators(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Seed what the test may draw from, whichever libraries its fixtures have loaded."""
+    if kata_of(item.path) is not None:
+        seed_generators(item)
 
 
 @pytest.hookimpl(wrapper=True)
