@@ -33,11 +33,12 @@ def seed_generators(item: pytest.Item) -> None:
         numpy.random.seed(hidden % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(hidden)
-    test = getattr(item, "obj", None)
-    if getattr(test, "is_hypothesis_test", False) and item.config.option.hypothesis_seed is None:
+    by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if by_hypothesis and item.config.option.hypothesis_seed is None:
         import hypothesis
 
-        hypothesis.seed(hidden)(test)
+        assert isinstance(item, pytest.Function)
+        hypothesis.seed(hidden)(item.obj)
 
 
 def forget_local_constants() -> None:
@@ -47,8 +48,9 @@ def forget_local_constants() -> None:
     Which are loaded depends on what was judged before. There is no setting for it.
     """
     from hypothesis.internal.conjecture import providers
+    from hypothesis.internal.constants_ast import Constants
 
-    none = providers.Constants()
+    none = Constants()
     providers._get_local_constants = lambda: none
 
 
