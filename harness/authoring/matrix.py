@@ -17,7 +17,7 @@ import pytest
 from harness.base.errors import MetadataError
 from harness.base.files import write_atomically
 from harness.base.schema import read_toml
-from harness.content.kata import Kata, kata_of
+from harness.content.kata import STATIC_METERS, Kata, kata_of
 
 # collected for every kata and proven in the harness's own tests: no kata need prove them again
 SHARED = frozenset(
@@ -38,6 +38,46 @@ SHARED = frozenset(
 )
 HEADING = "# Tried first: these tests once failed on these wrong solutions."
 Kills = dict[str, list[str]]
+
+
+class FailFast:
+    """
+    Runs the tests of each implementation until one fails: those that were cheap first.
+
+    What was cheap because a compiler's answer was kept comes last all the same.
+
+    Args:
+        order: Names of tests, the cheapest first; unknown ones come after them.
+    """
+
+    def __init__(self, order: Sequence[str]) -> None:
+        self.order = {name: at for at, name in enumerate(order)}
+        self.dead: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """One implementation after the other."""
+        impls = list(dict.fromkeys(names_of(item.user_properties)[1] for item in items))
+        position = {impl: at for at, impl in enumerate(impls)}
+
+        def turn(item: pytest.Item) -> tuple[int, bool, int]:
+            _, impl, test = names_of(item.user_properties)
+            return position[impl], _compiles(item), self.order.get(test, len(self.order))
+
+        items.sort(key=turn)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Pass over the tests of an implementation that has failed one."""
+        _, impl, _ = names_of(item.user_properties)
+        return _pass_over(item, nextitem) if impl in self.dead else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note who failed."""
+        if report.failed:
+            self.dead.add(names_of(report.user_properties)[1])
 
 
 class MatrixState:
@@ -79,8 +119,7 @@ class MatrixState:
         known = impl in self.dead[kata] and function_name(test) in self.proven[kata]
         if self.whole or not known:
             return None  # pytest runs it
-        item.session._setupstate.teardown_exact(nextitem)
-        return True
+        return _pass_over(item, nextitem)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a kill."""
@@ -91,6 +130,21 @@ class MatrixState:
 
 
 WRONG = "wrong:"
+
+
+def _compiles(item: pytest.Item) -> bool:
+    """Whether a test asks a compiler, which takes long for a file that it has not seen."""
+    callspec = getattr(item, "callspec", None)
+    threshold = callspec.params.get("cost_threshold") if callspec else None
+    return "compiled" in getattr(item, "fixturenames", ()) or (
+        getattr(threshold, "meter", "") in STATIC_METERS
+    )
+
+
+def _pass_over(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Leave `item` out, and what no later test needs."""
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
 
 
 def names_of(properties: Iterable[tuple[str, object]]) -> tuple[str, str, str]:

@@ -90,6 +90,14 @@ def run_watched(
     return None if exit_code is None else int(exit_code), output
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux can say
+        return os.cpu_count() or 1
+
+
 def child_environment(more: dict[str, str]) -> dict[str, str]:
     """
     This process's environment and `more`, without what would change how a child judges.

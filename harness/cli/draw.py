@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.authoring.check import Report
+    from harness.authoring.mutate import Survey
     from harness.content.catalog import Week
     from harness.content.coverage import Coverage
     from harness.hardware.profiles import Profile
@@ -264,6 +265,26 @@ def reports(found: Sequence["Report"], *, verbose: bool) -> None:
     bad = sum(bool(report.problems) for report in found)
     total = sum(report.total_s for report in found)
     out.print(f"{len(found) - bad} of {len(found)} katas proven, {total:.0f} s of tests")
+
+
+def survey(found: "Survey", reference: str, *, verbose: bool) -> None:
+    """The result of `kata mutate`: one line a kata, then each survivor, as a difference."""
+    out = console()
+    killed, marked, living = len(found.killed), len(found.equivalent), len(found.survivors)
+    mark = MARKS["failed" if found.survivors or found.problems else "passed"]
+    out.print(
+        f"{mark} {found.kata.name}  {killed + marked + living} mutants: {killed} dead, {marked} "
+        f"equivalent, {living} alive  [dim]--seed {found.seed}[/]"
+    )
+    listed = [(one, "alive") for one in found.survivors]
+    if verbose:
+        listed += [(one, f"equivalent: {why}") for one, why in found.equivalent]
+        listed += [(one, f"dead: {cause}") for one, cause in found.killed]
+    for one, what in listed:
+        out.print(f"{reference}:{one.number}, in {one.function}: {what}", markup=False)
+        out.print(f"    - {one.before}\n    + {one.after}", markup=False, soft_wrap=True)
+    for problem in found.problems:
+        out.print(f"    {problem}", markup=False)
 
 
 def measured(found: Sequence[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """The author's commands: begin a kata, and prove that katas hold what they promise."""
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import click
 
 from harness.base.errors import DeviceError
+from harness.base.processes import cores
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.practise import choose
 from harness.content.kata import Kata
-from harness.hardware.environment import device_present
+from harness.hardware.environment import SEEDS, device_present
+
+SEED = click.IntRange(0, SEEDS - 1)
 
 
 @click.command()
@@ -103,6 +107,48 @@ def check(
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
+@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one a core.")
+@click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
+@click.option("--mark", is_flag=True, help="Add the survivors to equivalent.toml, to be explained.")
+@click.option("-v", "--verbose", is_flag=True, help="What killed each of the others, too.")
+@click.pass_obj
+def mutate(
+    house: House,
+    katas: tuple[Kata, ...],
+    weeks: tuple[int, ...] | None,
+    everything: bool,
+    jobs: int | None,
+    seed: int | None,
+    mark: bool,
+    verbose: bool,
+) -> None:
+    """
+    Change references mechanically, and list the changes that no test notices.
+
+    Kill each survivor with a test, or say in equivalent.toml why no test can tell it from the
+    reference. Exits with 1 while there are survivors, or marks that are not true.
+    """
+    from harness.authoring import mutate as mutation
+
+    sound = True
+    for kata in choose(house, katas, weeks, everything):
+        with draw.waiting(f"mutating {kata.name}"):
+            survey = mutation.mutate(
+                kata,
+                jobs=jobs or cores(),
+                seed=random.randrange(SEEDS) if seed is None else seed,
+            )
+        draw.survey(survey, house.shown(kata.solution), verbose=verbose)
+        if mark and survey.survivors:
+            click.echo(f"marked: {house.shown(mutation.mark(kata, survey.survivors))}")
+        sound = sound and not (survey.survivors or survey.problems)
+    sys.exit(0 if sound else 1)
+
+
+@click.command()
+@click.argument("katas", nargs=-1, type=KATA)
+@click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
+@click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="solution", show_default=True)
 @click.option("--naive", is_flag=True, help="Also time the wrong solutions called naive.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
@@ -169,4 +215,4 @@ def _by_id(house: House) -> dict[str, Kata]:
     return {kata.id: kata for kata in house.curriculum.katas.values()}
 
 
-COMMANDS = [new, stub, check, measure, show_measured]
+COMMANDS = [new, stub, check, mutate, measure, show_measured]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from harness.authoring.matrix import MatrixState
+from harness.authoring.matrix import FailFast, MatrixState
 from harness.base.errors import HarnessError
 from harness.content.catalog import find_root
 from harness.content.kata import (
@@ -43,6 +43,7 @@ from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
 from harness.plugin.failures import JUDGING, tell
 from harness.plugin.failures import pytest_assertrepr_compare as pytest_assertrepr_compare
+from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.seeding import forget_local_constants, seed_generators
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
@@ -80,6 +81,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--matrix",
         choices=("lean", "whole"),
         help="Judge wrong solutions as far as a kill matrix needs it, or with every test.",
+    )
+    group.addoption(
+        "--fail-fast",
+        metavar="FILE",
+        help="Run the tests in the order of this file, and no more of who has failed one.",
+    )
+    group.addoption(
+        "--cpu-limit", type=float, metavar="S", help="CPU seconds that one test may take."
     )
 
 
@@ -127,7 +136,13 @@ def pytest_configure(config: pytest.Config) -> None:
     matrix = config.getoption("--matrix")
     if matrix:
         config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")
-    _settle_hypothesis(shrink=not matrix)
+    order = config.getoption("--fail-fast")
+    if order:
+        names = Path(order).read_text(encoding="utf-8").splitlines()
+        config.pluginmanager.register(FailFast(names), "kata-fail-fast")
+    if config.getoption("--cpu-limit"):
+        config.pluginmanager.register(CpuLimit(config.getoption("--cpu-limit")), "kata-cpu-limit")
+    _settle_hypothesis(shrink=not (matrix or order))
 
 
 def _session_seed(config: pytest.Config) -> int:

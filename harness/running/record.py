@@ -54,8 +54,10 @@ class Recorder:
         self._starting(item, "call")
 
     def _starting(self, item: pytest.Item, phase: str) -> None:
-        name = dict(item.user_properties).get("test", item.name)
-        self.write({"event": "starting", "name": name, "phase": phase})
+        known = dict(item.user_properties)
+        name = known.get("test", item.name)
+        whose = {"kata": known.get("kata", ""), "impl": known.get("impl", "")}
+        self.write({"event": "starting", "name": name, "phase": phase, **whose})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the verdict of one test of one implementation."""

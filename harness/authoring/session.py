@@ -1,0 +1,91 @@
+"""One pytest process that judges implementations for an author, and how far it came."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.base.processes import run_watched
+from harness.content.kata import Kata
+from harness.running.runner import limits_of, pytest_command, read_record
+from harness.running.verdict import last_words
+
+Event = dict[str, Any]
+WAITING = 10  # seconds by the wall's clock for a second of CPU time, where many processes compete
+STARTUP_S = 120.0  # of silence: libraries are imported, tests collected, compilers started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """
+    What a session came to.
+
+    Attributes:
+        checks: What was judged.
+        stopped: Why it did not come to its end; "" when it did.
+        at: The kata, the implementation and the test that it was at then, as far as known.
+    """
+
+    checks: list[Event]
+    stopped: str
+    at: tuple[str, str, str] = ("", "", "")
+
+
+def judge(
+    katas: Sequence[Kata],
+    *,
+    impls: Iterable[str],
+    cpu_limit_s: float,
+    seed: int | None = None,
+    extra: Iterable[str] = (),
+) -> Judged:
+    """
+    Judge `impls` of `katas` on the CPU, in a process of their own.
+
+    A test that computes longer than `cpu_limit_s` fails by itself. So does one that waits ten
+    times as long; where not even that helps, the process is ended, and the rest is not judged.
+    """
+    wall_s = cpu_limit_s * WAITING
+    with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
+        record = Path(folder) / "record.jsonl"
+        command = pytest_command(
+            katas,
+            impls=impls,
+            device="cpu",
+            record=record,
+            seed=seed,
+            extra=["--tb=line", f"--timeout={wall_s:g}", f"--cpu-limit={cpu_limit_s:g}", *extra],
+        )
+        exit_code, output = run_watched(
+            command,
+            _silence(record, wall_s + STARTUP_S),
+            {},
+            cwd=katas[0].root,
+            memory_bytes=limits_of(katas[0], "cpu").memory_bytes,
+        )
+        events = read_record(record)
+    checks = [event for event in events if event["event"] == "check"]
+    if any(event["event"] == "end" for event in events) and exit_code in (0, 1):
+        return Judged(checks=checks, stopped="")
+    begun = [event for event in events if event["event"] == "starting"]
+    at = (begun[-1]["kata"], begun[-1]["impl"], begun[-1]["name"]) if begun else ("", "", "")
+    if exit_code is None:
+        stopped = f"stopped after {wall_s + STARTUP_S:g} s without a word"
+    else:
+        stopped = f"ended with exit code {exit_code}: {last_words(output)}"
+    return Judged(checks=checks, stopped=stopped + (f" in {at[2]}" if begun else ""), at=at)
+
+
+def _silence(record: Path, limit_s: float) -> Callable[[float], bool]:
+    """Whether nothing has been written for so long."""
+    size, since_s = -1, 0.0
+
+    def overdue(elapsed_s: float) -> bool:
+        nonlocal size, since_s
+        now = record.stat().st_size if record.is_file() else 0
+        if now != size:
+            size, since_s = now, elapsed_s
+        return elapsed_s - since_s > limit_s
+
+    return overdue
