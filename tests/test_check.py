@@ -1,8 +1,10 @@
 """`kata check` finds what a kata fails to prove."""
 
+import re
+
 import pytest
 
-from harness.authoring.check import check_katas
+from harness.authoring.check import Part, check_katas, draw_katas
 from harness.authoring.contract import contract_problems
 from harness.authoring.scaffold import TEMPLATES, scaffold
 from harness.base.errors import UsageProblem
@@ -18,10 +20,10 @@ def check(mini, tmp_path, monkeypatch):
     """Problems of the tiny kata, as `kata check` lists them."""
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
 
-    def run(name="doubled", *, whole=False):
+    def run(name="doubled", *, jobs=1, **options):
         kata = load_curriculum(mini).kata(name)
         cache = tmp_path / "home" / "cache"
-        (report,) = check_katas([kata], cache, jobs=1, whole=whole)
+        (report,) = check_katas([kata], cache, jobs=jobs, seed=7, **options)
         return report
 
     return run
@@ -60,6 +62,127 @@ def test_what_the_matrix_fails_to_prove_is_told(check, mini):
     assert "wrong:copies lives: no test fails on it" in problems
     assert "test_kills_nothing kills no wrong solution" in problems
     assert "cost allocated_bytes: no test measures it" in problems
+
+
+def test_a_kill_counts_only_where_the_reference_passes(check, mini):
+    (mini / DOUBLED / "test_doubled.py").write_text(
+        "import torch\n\n\n"
+        "def test_allocates_the_result_only(kata, dispatch, cost):\n"
+        "    with dispatch() as ops:\n        kata.doubled(torch.ones(1000))\n"
+        "    cost.check('allocated_bytes', ops.allocated_bytes)\n\n\n"
+        "def test_fails(kata):\n    kata.doubled(torch.ones(2))\n    assert 1 + 1 == 3\n"
+    )
+    report = check(whole=True)
+    assert "solution fails test_fails: assert (1 + 1) == 3" in report.problems
+    assert all("test_fails" not in tests for tests in report.killed_by.values())
+
+
+def test_what_the_author_has_still_to_write_keeps_nothing_from_being_judged(check, mini):
+    edit(mini / DOUBLED / "README.md", "# Doubled", "# TODO(author)")
+    edit(
+        mini / "solutions/week01/doubled.py",
+        "y = torch.empty_like(x)",
+        "y = torch.empty_like(x)\n    x = 3 * x",
+    )
+    problems = "\n".join(check().problems)
+    assert "README.md:1: TODO(author) is left" in problems
+    assert "solution fails test_matches_reference" in problems
+
+
+def test_one_wrong_solution_and_one_test_are_judged_by_themselves(check):
+    report = check(part=Part(wrong=("copies",)))
+    assert report.problems == []
+    ((label, killers),) = report.killed_by.items()
+    assert label == "wrong:copies"
+    assert killers == ["test_allocates_the_result_only"]
+
+    report = check(part=Part(tests=("test_integers_are_refused",)))
+    assert report.problems == []
+    assert report.tests == 1
+    assert sum(map(bool, report.killed_by.values())) == 1
+
+    report = check(part=Part(wrong=("copies",), tests=("test_integers_are_refused",)))
+    assert report.problems == ["wrong:copies lives: no test fails on it"]
+
+
+def test_what_is_asked_for_and_is_not_there_is_told(check):
+    with pytest.raises(UsageProblem, match="found 'wrong:copis'. Did you mean wrong:copies?"):
+        check(part=Part(wrong=("copis",)))
+    (problem,) = check(part=Part(tests=("test_integers_are_refsed",))).problems
+    assert "Did you mean test_integers_are_refused" in problem
+
+
+def test_a_matrix_in_shares_proves_what_it_proves_in_one_piece(check, mini):
+    (alone, shared) = check(whole=True), check(whole=True, jobs=3)
+    assert shared.problems == alone.problems == []
+    kills = [{name: set(tests) for name, tests in one.killed_by.items()} for one in (alone, shared)]
+    assert kills[0] == kills[1]
+    (mini / "tests/wrong/week01/doubled/kills.toml").unlink()
+    assert check(jobs=3).problems == []
+
+
+def test_a_test_that_never_ends_is_stopped_and_named(check, mini, monkeypatch):
+    monkeypatch.setattr("harness.authoring.check.TEST_LIMIT_S", 1.0)
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_endless(kata):\n"
+            "    kata.doubled(torch.ones(2))\n    while True:\n        pass\n"
+        )
+    problems = "\n".join(check(part=Part(wrong=("copies",), tests=("test_endless",))).problems)
+    assert "solution fails test_endless: stopped after " in problems
+    assert " s of CPU time in test_endless" in problems
+
+
+def test_a_session_that_breaks_down_is_told_where_and_stops_no_other_kata(mini, tmp_path):
+    edit(
+        mini / "solutions/week01/doubled.py",
+        "    torch.mul",
+        "    if x.numel() == 1000:\n        import os\n\n        os._exit(9)\n    torch.mul",
+    )
+    scaffold(mini, "week02/fresh", "torch")
+    katas = [load_curriculum(mini).kata(name) for name in ("doubled", "fresh")]
+    doubled, fresh = check_katas(katas, tmp_path / "cache", jobs=1, seed=7)
+    assert any(
+        line.startswith("ended with exit code 9: ")
+        and line.endswith(" in test_allocates_the_result_only")
+        for line in doubled.problems
+    )
+    assert fresh.killed_by
+
+
+def test_a_slow_reference_is_a_note(check, monkeypatch):
+    monkeypatch.setattr("harness.authoring.check.SLOW_S", 0.0)
+    report = check()
+    assert report.problems == []
+    (note,) = report.notes
+    assert note.startswith("slow: the reference takes ")
+
+
+def test_references_are_judged_on_many_draws(mini, tmp_path):
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\nfrom pathlib import Path\n\n\n"
+            "def test_rarely(kata, seed):\n    assert seed % 8 != 0\n\n\n"
+            "def test_draws_nothing(kata):\n"
+            "    with Path(__file__).with_name('once').open('a') as told:\n"
+            "        told.write('x')\n\n\n"
+            "def test_draws_from_a_generator(kata):\n"
+            "    with Path(__file__).with_name('drawn').open('a') as told:\n"
+            "        print(torch.rand(()).item(), file=told)\n"
+        )
+    kata = load_curriculum(mini).kata("doubled")
+    (report,) = draw_katas([kata], jobs=2, seed=7, draws=60)
+    assert len(report.problems) == 1, report.problems
+    (problem,) = report.problems
+    found = re.fullmatch(
+        r"solution fails test_rarely on --seed (\d+): assert \(\d+ % 8\) != 0", problem
+    )
+    assert (mini / DOUBLED / "once").read_text() == "x"
+    drawn = (mini / DOUBLED / "drawn").read_text().split()
+    assert len(set(drawn)) == len(drawn) == 60
+    # that seed alone shows it again
+    (report,) = draw_katas([kata], jobs=1, seed=int(found[1]), draws=1)
+    assert report.problems == [problem]
 
 
 def test_a_failing_reference_is_told(check, mini):

@@ -1,27 +1,33 @@
 """Prove katas: the contract holds, the reference passes, each wrong solution dies."""
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from harness.authoring.contract import contract_problems
-from harness.authoring.matrix import SHARED, WRONG, cheapest_kills, function_name, remember
-from harness.base.errors import HarnessError
+from harness.authoring.contract import can_be_run, contract_problems
+from harness.authoring.matrix import (
+    SHARED,
+    WRONG,
+    cheapest_kills,
+    function_name,
+    remember,
+    remembered_kills,
+)
+from harness.authoring.mutate import mark_problems
+from harness.authoring.session import Event, Judged, judge
+from harness.base.pace import pace
 from harness.content.kata import Kata
-from harness.running.runner import pytest_command, read_record, run_group
+from harness.content.submission import resolve_all
 
-Event = dict[str, Any]
-SLOW_S = 5.0  # the longest the reference may compute on its own tests; CPU time, not the wall's
-TEST_LIMIT_S = 30  # one test on one implementation, while the matrix runs
+SLOW_S = 5.0  # CPU seconds of a reference on its own tests that are worth a note
+TEST_LIMIT_S = 30.0  # CPU seconds of one test on one implementation
 DRAWN_CASES = 2  # besides those that a kata lists
 EVERY_CASE = 1_000_000  # more than there are
 MATCHES = "test_matches_reference"
 BATCH = 8  # katas judged by one process: one import of torch for all of them
+NO_SPEED = ("-k", "not test_speed")
 
 
 @dataclass(kw_only=True)
@@ -30,10 +36,22 @@ class Report:
 
     kata: Kata
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     killed_by: dict[str, list[str]] = field(default_factory=dict)
     tests: int = 0
     solution_s: float = 0.0
     total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a kill matrix: wrong solutions and tests by name; none stands for all."""
+
+    wrong: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.wrong or self.tests)
 
 
 def check_katas(
@@ -41,7 +59,9 @@ def check_katas(
     cache: Path,
     *,
     jobs: int,
+    seed: int,
     whole: bool = False,
+    part: Part = Part(),
 ) -> list[Report]:
     """
     Check the contract of each kata, then run their kill matrices.
@@ -50,57 +70,165 @@ def check_katas(
         katas: What to prove.
         cache: For wrong solutions made from edits, and for compiled kernels.
         jobs: Processes at a time.
+        seed: What all inputs are drawn from.
         whole: Run every test on every wrong solution, and remember the cheapest kills; run the
             reference on every case that may be drawn.
+        part: What of the matrix of one kata is asked for; the rest is neither run nor judged.
+
+    Raises:
+        UsageProblem: no such wrong solution.
     """
     reports = {
-        kata.id: Report(kata=kata, problems=contract_problems(kata, cache)) for kata in katas
+        kata.id: Report(kata=kata, problems=contract_problems(kata, cache) + mark_problems(kata))
+        for kata in katas
     }
-    sound = [kata for kata in katas if not reports[kata.id].problems]
-    if sound:
-        events = _run_matrices(sound, jobs, whole)
-        for kata in sound:
-            judge_matrix(reports[kata.id], events[kata.id])
-            if whole and kata.vary:
-                reports[kata.id].problems += _vary_problems(kata)
-            if whole and not reports[kata.id].problems:
-                remember(kata, cheapest_kills(_failures(events[kata.id])))
+    runs = _Runs(cache=cache, jobs=jobs, seed=seed, whole=whole, part=part)
+    found = runs.matrices([kata for kata in katas if can_be_run(kata, cache)])
+    for name, judged in found.items():
+        report = reports[name]
+        if judged.stopped:
+            report.problems.append(judged.stopped)
+            continue
+        judge_matrix(report, judged.checks, part)
+        if whole and report.kata.vary:
+            report.problems += _vary_problems(report.kata, seed)
+        if whole and not report.problems:
+            remember(report.kata, cheapest_kills(_failures(judged.checks)))
     return list(reports.values())
 
 
-def _run_matrices(katas: Sequence[Kata], jobs: int, whole: bool) -> dict[str, list[Event]]:
-    """The check events of each kata; clocks are read after everything else, alone."""
-    size = min(BATCH, -(-len(katas) // jobs))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """How matrices are run."""
+
+    cache: Path
+    jobs: int
+    seed: int
+    whole: bool
+    part: Part
+
+    def matrices(self, katas: Sequence[Kata]) -> dict[str, Judged]:
+        """What came of each kata; clocks are read after everything else, alone."""
+        sessions = self._sessions(katas)
+        found: dict[str, list[Judged]] = defaultdict(list)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for judged in pool.map(lambda one: self._judge(*one), sessions):
+                for name, one in judged.items():
+                    found[name].append(one)
+        together = {
+            name: Judged(
+                checks=[event for one in parts for event in one.checks],
+                stopped=next((one.stopped for one in parts if one.stopped), ""),
+            )
+            for name, parts in found.items()
+        }
+        for kata in katas:
+            if any(one.on == "any" for one in kata.speed) and not self.part:
+                checks = together[kata.id].checks
+                impls = ["solution", *_alive(checks)]
+                timed = judge(
+                    [kata],
+                    impls=impls,
+                    cpu_limit_s=TEST_LIMIT_S,
+                    seed=self.seed,
+                    extra=["-k", "test_speed"],
+                )
+                checks += timed.checks
+        return together
+
+    def _sessions(self, katas: Sequence[Kata]) -> list[tuple[list[Kata], list[str]]]:
+        """Which katas and implementations each process judges, so that every core has one."""
+        if len(katas) >= self.jobs and not self.part:
+            size = max(1, min(BATCH, -(-len(katas) // (2 * self.jobs))))
+            batches = [list(katas[at : at + size]) for at in range(0, len(katas), size)]
+            return [(batch, ["stub", "solution", "wrong"]) for batch in batches]
+        return [
+            ([kata], impls)
+            for kata in katas
+            for impls in self._shares(kata, max(1, self.jobs // len(katas)))
+        ]
+
+    def _shares(self, kata: Kata, count: int) -> list[list[str]]:
+        """The implementations of a kata, for `count` processes where there is work for them."""
+        specs = [f"{WRONG}{name}" for name in self.part.wrong] or ["wrong"]
+        known = [one.label for one in resolve_all(kata, specs, self.cache)]
+        kills = {f"{WRONG}{name}" for name in remembered_kills(kata)}
+        if not (self.whole or self.part) and kills.issuperset(known):
+            count = 1  # the remembered kills are less work than a second start
+        shares = [known[at::count] for at in range(min(count, len(known)))]
+        return [["stub", "solution", *shares[0]], *shares[1:]]
+
+    def _judge(self, katas: Sequence[Kata], impls: Iterable[str]) -> dict[str, Judged]:
+        """One process; what stops it stops no other kata's judgement."""
+        whole = self.whole or bool(self.part)
+        # drawn cases would be remembered by names that never come again
+        drawn = [] if self.whole else [f"--vary={DRAWN_CASES}"]
+        only = [f"--only={name}" for name in self.part.tests]
+        judged = judge(
+            katas,
+            impls=impls,
+            cpu_limit_s=TEST_LIMIT_S,
+            seed=self.seed,
+            extra=[f"--matrix={'whole' if whole else 'lean'}", *NO_SPEED, *drawn, *only],
+        )
+        if judged.stopped and len(katas) > 1:
+            return {kata.id: self._judge([kata], impls)[kata.id] for kata in katas}
+        return {
+            kata.id: Judged(
+                checks=[event for event in judged.checks if event["kata"] == kata.id],
+                stopped=judged.stopped,
+            )
+            for kata in katas
+        }
+
+
+def draw_katas(katas: Sequence[Kata], *, jobs: int, seed: int, draws: int) -> list[Report]:
+    """Judge each reference on `draws` seeds, from `seed` upwards; no other implementation."""
+    size = max(1, min(BATCH, -(-len(katas) // (2 * jobs))))
     batches = [katas[at : at + size] for at in range(0, len(katas), size)]
-    matrix = f"--matrix={'whole' if whole else 'lean'}"
-    # drawn cases would be remembered by names that never come again
-    drawn = [] if whole else [f"--vary={DRAWN_CASES}"]
-    judge = partial(
-        _session,
-        impls=["stub", "solution", "wrong"],
-        extra=[matrix, "-k", "not test_speed", *drawn],
-    )
-    events: dict[str, list[Event]] = defaultdict(list)
+    reports = {kata.id: Report(kata=kata) for kata in katas}
+
+    def run(batch: Sequence[Kata]) -> Judged:
+        return judge(
+            batch,
+            impls=["solution"],
+            cpu_limit_s=TEST_LIMIT_S,
+            seed=seed,
+            extra=[f"--draws={draws}", *NO_SPEED],
+        )
+
     with ThreadPoolExecutor(jobs) as pool:
-        for found in pool.map(judge, batches):
-            for event in found:
-                events[event["kata"]].append(event)
-    for kata in katas:
-        if any(one.on == "any" for one in kata.speed):
-            impls = ["solution", *_alive(events[kata.id])]
-            events[kata.id] += _session([kata], impls=impls, extra=["-k", "test_speed"])
-    return events
+        for batch, judged in zip(batches, pool.map(run, batches), strict=True):
+            for event in judged.checks:
+                report = reports[event["kata"]]
+                report.tests += 1
+                report.solution_s += event["cpu_s"]
+                report.total_s = report.solution_s
+                if event["outcome"] == "failed":
+                    report.problems.append(
+                        f"solution fails {event['name']} on --seed {event['seed']}: "
+                        f"{event['message']}"
+                    )
+            if judged.stopped:
+                reports[judged.at[0] or batch[0].id].problems.append(judged.stopped)
+    return list(reports.values())
 
 
-def _vary_problems(kata: Kata) -> list[str]:
+def _vary_problems(kata: Kata, seed: int) -> list[str]:
     """Cases that a learner may be given one day, and that the reference is not right on."""
-    events = _session([kata], impls=["solution"], extra=[f"--vary={EVERY_CASE}", "-k", MATCHES])
+    judged = judge(
+        [kata],
+        impls=["solution"],
+        cpu_limit_s=TEST_LIMIT_S,
+        seed=seed,
+        extra=[f"--vary={EVERY_CASE}", "-k", MATCHES],
+    )
     return [
         f"[vary]: expected cases that the reference is right on, found {event['name']}: "
         f"{event['message']}"
-        for event in events
+        for event in judged.checks
         if event["outcome"] == "failed"
-    ]
+    ] + ([f"[vary]: {judged.stopped}"] if judged.stopped else [])
 
 
 def _alive(events: Sequence[Event]) -> list[str]:
@@ -119,26 +247,8 @@ def _failures(events: Sequence[Event]) -> list[tuple[str, str, float]]:
     ]
 
 
-def _session(katas: Sequence[Kata], *, impls: Iterable[str], extra: Iterable[str]) -> list[Event]:
-    with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
-        record = Path(folder) / "record.jsonl"
-        command = pytest_command(
-            katas,
-            impls=impls,
-            device="cpu",
-            record=record,
-            extra=["--tb=line", f"--timeout={TEST_LIMIT_S}", *extra],
-        )
-        limit_s = 120 + 120 * len(katas)
-        exit_code, output = run_group(command, limit_s, {}, cwd=katas[0].root)
-        events = read_record(record)
-    if not any(event["event"] == "end" for event in events) or exit_code not in (0, 1):
-        raise HarnessError(f"check: expected pytest to finish, found exit {exit_code}:\n{output}")
-    return [event for event in events if event["event"] == "check"]
-
-
-def judge_matrix(report: Report, events: Sequence[Event]) -> None:
-    """Read one kata's kill matrix and note what it fails to prove."""
+def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -> None:
+    """Read one kata's kill matrix, or the `part` that was run, and note what it fails to prove."""
     by_impl: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_impl[event["impl"]].append(event)
@@ -146,19 +256,29 @@ def judge_matrix(report: Report, events: Sequence[Event]) -> None:
     report.solution_s = sum(event["cpu_s"] for event in by_impl["solution"])
     report.tests = len({event["name"] for event in events})
     report.problems += _stub_problems(by_impl["stub"])
-    report.problems += _solution_problems(report.kata, by_impl["solution"])
+    report.problems += _solution_problems(by_impl["solution"])
+    # the draw is the same: who fails where the reference fails is not told from it
+    sound = {event["name"] for event in by_impl["solution"] if event["outcome"] == "passed"}
     kills: dict[str, list[str]] = {
-        label: [event["name"] for event in found if event["outcome"] == "failed"]
+        label: [
+            event["name"]
+            for event in found
+            if event["outcome"] == "failed" and event["name"] in sound
+        ]
         for label, found in by_impl.items()
         if label.startswith(WRONG)
     }
     report.killed_by = kills
-    report.problems += [
-        f"{label} lives: no test fails on it" for label in kills if not kills[label]
-    ]
-    report.problems += _idle_tests(by_impl, kills)
-    if report.solution_s > SLOW_S:
-        report.problems.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
+    if not part.tests:
+        report.problems += _unmeasured(report.kata, by_impl["solution"])
+    if not part.tests or part.wrong:
+        report.problems += [
+            f"{label} lives: no test fails on it" for label in kills if not kills[label]
+        ]
+    if not part.wrong:
+        report.problems += _idle_tests(by_impl, kills)
+    if report.solution_s > SLOW_S * pace():
+        report.notes.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
 
 
 def _stub_problems(events: Sequence[Event]) -> list[str]:
@@ -172,7 +292,7 @@ def _stub_problems(events: Sequence[Event]) -> list[str]:
     return problems + [f"stub fails {name} without the one clear line" for name in unclear]
 
 
-def _solution_problems(kata: Kata, events: Sequence[Event]) -> list[str]:
+def _solution_problems(events: Sequence[Event]) -> list[str]:
     problems = [
         f"solution fails {event['name']}: {event['message']}"
         for event in events
@@ -180,9 +300,13 @@ def _solution_problems(kata: Kata, events: Sequence[Event]) -> list[str]:
     ]
     if not any(event["outcome"] == "passed" for event in events):
         problems.append("solution: no test was run on it")
+    return problems
+
+
+def _unmeasured(kata: Kata, events: Sequence[Event]) -> list[str]:
     judged = {found["name"] for event in events for found in event["measurements"]}
     unmeasured = [one.name for one in kata.cost if one.name not in judged]
-    return problems + [f"cost {name}: no test measures it" for name in unmeasured]
+    return [f"cost {name}: no test measures it" for name in unmeasured]
 
 
 def _idle_tests(by_impl: dict[str, list[Event]], kills: dict[str, list[str]]) -> list[str]:

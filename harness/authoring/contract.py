@@ -31,6 +31,14 @@ def contract_problems(kata: Kata, cache: Path) -> list[str]:
     ]
 
 
+def can_be_run(kata: Kata, cache: Path) -> bool:
+    """Whether there is enough of `kata` to run its tests, whatever else is missing."""
+    try:
+        return not any(_missing_files(kata)) and bool(list(wrong_solutions(kata, cache)))
+    except HarnessError:
+        return False
+
+
 def _missing_files(kata: Kata) -> Iterator[str]:
     tests = kata.folder / f"test_{kata.name}.py"
     for path in (kata.file, kata.solution, kata.folder / "README.md", kata.oracle, tests):

@@ -206,6 +206,16 @@ def equivalents(kata: Kata) -> dict[Key, str]:
     return marks
 
 
+def mark_problems(kata: Kata) -> list[str]:
+    """What is wrong with ``equivalent.toml``, as far as that is seen without running anything."""
+    if not _marks(kata).is_file():
+        return []
+    try:
+        return stale_marks(kata, kata_mutants(kata))
+    except HarnessError as error:
+        return [error.message]
+
+
 def stale_marks(kata: Kata, mutants: Sequence[Mutant]) -> list[str]:
     """Marks of changes that the reference, as it stands now, does not offer."""
     known = {one.key for one in mutants}

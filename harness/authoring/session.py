@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.base.pace import PacedLimit, pace
 from harness.base.processes import run_watched
 from harness.content.kata import Kata
 from harness.running.runner import limits_of, pytest_command, read_record
@@ -43,9 +44,11 @@ def judge(
     """
     Judge `impls` of `katas` on the CPU, in a process of their own.
 
-    A test that computes longer than `cpu_limit_s` fails by itself. So does one that waits ten
-    times as long; where not even that helps, the process is ended, and the rest is not judged.
+    A test that computes longer than `cpu_limit_s`, times the pace of this machine, fails by
+    itself. So does one that waits ten times as long; where not even that helps, the process is
+    ended, and the rest is not judged.
     """
+    cpu_limit_s *= pace()
     wall_s = cpu_limit_s * WAITING
     with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
         record = Path(folder) / "record.jsonl"
@@ -79,13 +82,13 @@ def judge(
 
 def _silence(record: Path, limit_s: float) -> Callable[[float], bool]:
     """Whether nothing has been written for so long."""
-    size, since_s = -1, 0.0
+    limit, size, since_s = PacedLimit(limit_s), -1, 0.0
 
     def overdue(elapsed_s: float) -> bool:
         nonlocal size, since_s
         now = record.stat().st_size if record.is_file() else 0
         if now != size:
             size, since_s = now, elapsed_s
-        return elapsed_s - since_s > limit_s
+        return limit.is_over(elapsed_s - since_s)
 
     return overdue

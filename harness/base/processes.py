@@ -3,6 +3,7 @@
 import hmac
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -96,6 +97,12 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux can say
         return os.cpu_count() or 1
+
+
+def cpu_of_children_s() -> float:
+    """CPU seconds of all processes that this one, or one of them, has started and outlived."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def child_environment(more: dict[str, str]) -> dict[str, str]:

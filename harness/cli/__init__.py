@@ -64,6 +64,10 @@ SECTIONS = {
             "prove",
             "Prove katas, all of them unless told which: contract, kill matrix, thresholds.",
         ),
+        "mutate": (
+            "prove",
+            "Change references mechanically, and list the changes that no test notices.",
+        ),
         "measure": (
             "prove",
             "Judge the references on this machine's GPU and keep the figures in a file.",

@@ -10,6 +10,9 @@ import click
 from harness.base.words import readable
 from harness.content.kata import Kata, SpeedThreshold
 
+PLANNED = 376  # katas of the finished curriculum
+PROJECTED_CORES = 2
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -245,8 +248,8 @@ def _figures(name: str, value: object) -> Iterator[tuple[str, str]]:
         yield name, str(value)
 
 
-def reports(found: Sequence["Report"], *, verbose: bool) -> None:
-    """The result of `kata check`: one line a kata, then every problem."""
+def reports(found: Sequence["Report"], *, seed: int, spent_s: float, verbose: bool) -> None:
+    """The result of `kata check`: one line a kata, every problem, and what it cost."""
     out = console()
     width = max(len(report.kata.name) for report in found)
     for report in found:
@@ -259,12 +262,21 @@ def reports(found: Sequence["Report"], *, verbose: bool) -> None:
         )
         for problem in report.problems:
             out.print(f"    {problem}", markup=False)
+        for note in report.notes:
+            out.print(f"    note: {note}", markup=False)
         if verbose:
             for label, tests in report.killed_by.items():
                 out.print(f"    {label}: {', '.join(tests) or 'lives'}", markup=False)
     bad = sum(bool(report.problems) for report in found)
-    total = sum(report.total_s for report in found)
-    out.print(f"{len(found) - bad} of {len(found)} katas proven, {total:.0f} s of tests")
+    minutes = spent_s / len(found) * PLANNED / PROJECTED_CORES / 60
+    out.print(
+        f"{len(found) - bad} of {len(found)} katas proven, {spent_s:.0f} s of CPU time "
+        f"[dim]--seed {seed}[/]"
+    )
+    if len(found) > 1:
+        out.print(
+            f"at this rate {PLANNED} katas take {minutes:.0f} minutes on {PROJECTED_CORES} cores"
+        )
 
 
 def survey(found: "Survey", reference: str, *, verbose: bool) -> None:

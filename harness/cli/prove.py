@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from harness.base.errors import DeviceError
-from harness.base.processes import cores
+from harness.base.errors import DeviceError, UsageProblem
+from harness.base.processes import cores, cpu_of_children_s
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.practise import choose
@@ -71,8 +71,17 @@ def stub(house: House, kata: Kata, write: bool) -> None:
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
-@click.option("-j", "--jobs", default=2, show_default=True, help="Worker processes.")
+@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one a core.")
 @click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
+@click.option("--wrong", multiple=True, metavar="NAME", help="Only this wrong solution; repeat.")
+@click.option("--test", "tests", multiple=True, metavar="NAME", help="Only this test; repeat.")
+@click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only the references, each of their tests on N draws.",
+)
 @click.option(
     "--remember",
     is_flag=True,
@@ -84,22 +93,43 @@ def check(
     katas: tuple[Kata, ...],
     weeks: tuple[int, ...] | None,
     everything: bool,
-    jobs: int,
+    jobs: int | None,
     verbose: bool,
+    wrong: tuple[str, ...],
+    tests: tuple[str, ...],
+    seed: int | None,
+    seeds: int | None,
     remember: bool,
 ) -> None:
-    """Prove katas, all of them unless told which: contract, kill matrix, thresholds."""
-    from harness.authoring.check import check_katas
+    """
+    Prove katas, all of them unless told which: contract, kill matrix, thresholds.
+
+    With --wrong or --test every test asked for is run on every wrong solution asked for, and
+    only what they can show is judged; -v says who killed whom.
+    """
+    from harness.authoring.check import Part, check_katas, draw_katas
 
     chosen = choose(house, katas, weeks, everything or (not katas and weeks is None))
-    with draw.waiting(f"checking {len(chosen)} kata(s)"):
-        reports = check_katas(
-            chosen,
-            house.home / "cache",
-            jobs=max(1, min(jobs, len(chosen))),
-            whole=remember,
+    if (wrong or tests) and (len(chosen) != 1 or remember or seeds):
+        raise UsageProblem(
+            "--wrong, --test: expected one kata and neither --remember nor --seeds, found more. "
+            "Say: kata check NAME --wrong NAME"
         )
-    draw.reports(reports, verbose=verbose)
+    seed = random.randrange(SEEDS) if seed is None else seed
+    count = max(1, jobs or cores())
+    with draw.waiting(f"checking {len(chosen)} kata(s)"):
+        if seeds:
+            reports = draw_katas(chosen, jobs=count, seed=seed, draws=seeds)
+        else:
+            reports = check_katas(
+                chosen,
+                house.home / "cache",
+                jobs=count,
+                seed=seed,
+                whole=remember,
+                part=Part(wrong=wrong, tests=tests),
+            )
+    draw.reports(reports, seed=seed, spent_s=cpu_of_children_s(), verbose=verbose)
     sys.exit(1 if any(report.problems for report in reports) else 0)
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from harness.authoring.matrix import FailFast, MatrixState
-from harness.base.errors import HarnessError
+from harness.authoring.draws import Draws
+from harness.authoring.matrix import FailFast, MatrixState, function_name
+from harness.base.errors import HarnessError, nearest
 from harness.content.catalog import find_root
 from harness.content.kata import (
     COMPILED_ONLY,
@@ -41,9 +42,9 @@ from harness.hardware.environment import (
 from harness.hardware.packages import missing_extra
 from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
+from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.failures import JUDGING, tell
 from harness.plugin.failures import pytest_assertrepr_compare as pytest_assertrepr_compare
-from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.seeding import forget_local_constants, seed_generators
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
@@ -81,6 +82,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--matrix",
         choices=("lean", "whole"),
         help="Judge wrong solutions as far as a kill matrix needs it, or with every test.",
+    )
+    group.addoption(
+        "--only",
+        action="append",
+        default=[],
+        metavar="TEST",
+        help="A test of this name, with or without its parameters; repeat for several.",
+    )
+    group.addoption(
+        "--draws", type=int, metavar="N", help="Run each test on N seeds, until one fails."
     )
     group.addoption(
         "--fail-fast",
@@ -140,6 +151,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if order:
         names = Path(order).read_text(encoding="utf-8").splitlines()
         config.pluginmanager.register(FailFast(names), "kata-fail-fast")
+    if config.getoption("--draws"):
+        draws = Draws(config.getoption("--draws"), seed_generators)
+        config.pluginmanager.register(draws, "kata-draws")
     if config.getoption("--cpu-limit"):
         config.pluginmanager.register(CpuLimit(config.getoption("--cpu-limit")), "kata-cpu-limit")
     _settle_hypothesis(shrink=not (matrix or order))
@@ -318,6 +332,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
         kept.append(item)
+    if only := config.getoption("--only"):
+        kept = _chosen(kept, only)
     if config.getoption("--staged"):
         kept.sort(key=_stage)
     items[:] = kept
@@ -333,6 +349,22 @@ def _runs_elsewhere(item: pytest.Item, kata: Kata) -> str | None:
     if static or "device" not in getattr(item, "fixturenames", ()):
         return None
     return f"{kata.backend} kernels run on a GPU only: here they are compiled"
+
+
+def _chosen(items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:
+    """The tests that are called so, with or without their parameters."""
+    tests = [str(dict(item.user_properties).get("test", item.name)) for item in items]
+    known = {name for test in tests for name in (test, function_name(test))}
+    for name in names:
+        if name not in known:
+            raise pytest.UsageError(
+                f"--only: expected a test, found {name!r}.{nearest(name, known)}"
+            )
+    return [
+        item
+        for item, test in zip(items, tests, strict=True)
+        if test in names or function_name(test) in names
+    ]
 
 
 def _stage(item: pytest.Item) -> tuple[int, bool]:

@@ -77,6 +77,8 @@ class Recorder:
                 "details": "" if report.passed else report.longreprtext[-MOST_DETAIL:],
                 "duration_s": report.duration,
                 "cpu_s": properties.get("cpu_s", 0.0),
+                "seed": properties.get("seed"),
+                "draws": properties.get("draws", 1),
                 "measurements": measured,
             }
         )
