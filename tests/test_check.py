@@ -68,12 +68,13 @@ def test_a_kill_counts_only_where_the_reference_passes(check, mini):
     (mini / DOUBLED / "test_doubled.py").write_text(
         "import torch\n\n\n"
         "def test_allocates_the_result_only(kata, dispatch, cost):\n"
-        "    with dispatch() as ops:\n        kata.doubled(torch.ones(1000))\n"
+        "    x = torch.ones(1000)\n"
+        "    with dispatch() as ops:\n        kata.doubled(x)\n"
         "    cost.check('allocated_bytes', ops.allocated_bytes)\n\n\n"
         "def test_fails(kata):\n    kata.doubled(torch.ones(2))\n    assert 1 + 1 == 3\n"
     )
     report = check(whole=True)
-    assert "solution fails test_fails: assert (1 + 1) == 3" in report.problems
+    assert "solution fails test_fails: 1 + 1: expected 3, found 2" in report.problems
     assert all("test_fails" not in tests for tests in report.killed_by.values())
 
 
@@ -115,7 +116,11 @@ def test_what_is_asked_for_and_is_not_there_is_told(check):
 def test_a_matrix_in_shares_proves_what_it_proves_in_one_piece(check, mini):
     (alone, shared) = check(whole=True), check(whole=True, jobs=3)
     assert shared.problems == alone.problems == []
-    kills = [{name: set(tests) for name, tests in one.killed_by.items()} for one in (alone, shared)]
+    kills = [
+        # one that remembers by address is met by other addresses
+        {name: set(tests) for name, tests in one.killed_by.items() if name != "wrong:remembers"}
+        for one in (alone, shared)
+    ]
     assert kills[0] == kills[1]
     (mini / "tests/wrong/week01/doubled/kills.toml").unlink()
     assert check(jobs=3).problems == []
@@ -174,9 +179,8 @@ def test_references_are_judged_on_many_draws(mini, tmp_path):
     (report,) = draw_katas([kata], jobs=2, seed=7, draws=60)
     assert len(report.problems) == 1, report.problems
     (problem,) = report.problems
-    found = re.fullmatch(
-        r"solution fails test_rarely on --seed (\d+): assert \(\d+ % 8\) != 0", problem
-    )
+    found = re.match(r"solution fails test_rarely on --seed (\d+): ", problem)
+    assert found
     assert (mini / DOUBLED / "once").read_text() == "x"
     drawn = (mini / DOUBLED / "drawn").read_text().split()
     assert len(set(drawn)) == len(drawn) == 60
