@@ -255,10 +255,10 @@ def reports(found: Sequence["Report"], *, seed: int, spent_s: float, verbose: bo
     for report in found:
         dead = sum(bool(tests) for tests in report.killed_by.values())
         mark = MARKS["failed" if report.problems else "passed"]
+        matrix = f"{dead}/{len(report.killed_by)} wrong solutions dead, "
         out.print(
-            f"{mark} {report.kata.name:{width}}  {dead}/{len(report.killed_by)} wrong solutions "
-            f"dead, {report.tests} tests, reference {report.solution_s:.1f} s, "
-            f"all {report.total_s:.1f} s"
+            f"{mark} {report.kata.name:{width}}  {matrix if report.killed_by else ''}"
+            f"{report.tests} tests, reference {report.solution_s:.1f} s, all {report.total_s:.1f} s"
         )
         for problem in report.problems:
             out.print(f"    {problem}", markup=False)
