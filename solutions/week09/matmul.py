@@ -67,8 +67,11 @@ def _matmul_kernel(
     rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_m_stride + ks[None, :] * a_k_stride
-    b_ptrs = b_ptr + ks[:, None] * b_k_stride + cols.to(tl.int64)[None, :] * b_n_stride
+    # strides are free, and a row of b may lie 2**31 elements past the one before
+    wide_ks = ks.to(tl.int64)
+    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * a_m_stride + wide_ks[None, :] * a_k_stride
+    b_ptrs = b_ptr + wide_ks[:, None] * b_k_stride + cols.to(tl.int64)[None, :] * b_n_stride
+    step = tl.full((), BLOCK_K, tl.int64)
 
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in range(0, K, BLOCK_K):
@@ -77,8 +80,8 @@ def _matmul_kernel(
         b = tl.load(b_ptrs, mask=(ks[:, None] < left) & (cols[None, :] < N), other=0.0)
         # "ieee": float32 operands are multiplied in float32, not rounded to tf32
         acc = tl.dot(a, b, acc, input_precision="ieee")
-        a_ptrs += BLOCK_K * a_k_stride
-        b_ptrs += BLOCK_K * b_k_stride
+        a_ptrs += step * a_k_stride
+        b_ptrs += step * b_k_stride
 
     acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * c_m_stride + cols[None, :]
