@@ -1,0 +1,88 @@
+"""Kata week05/llm_int8_matmul: a few features in floating point, all the others in int8.
+
+Per call: one int8 product over the features that behave, one small product over those that do not.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Int8, Int32
+from torch import Tensor
+
+INT32_SAFE = (2**31 - 1) // 127**2  # products of codes that add up without an overflow
+
+
+def int8_mm(a: Int8[Tensor, "m k"], b: Int8[Tensor, "k n"]) -> Int32[Tensor, "m n"]:
+    """
+    `a @ b`, added up in int32, which wraps around past 2^31.
+
+    A GPU's int8 matrix cores want more than 16 rows, and columns in eights: they are padded here.
+    """
+    if not a.is_cuda or not a.numel() or not b.numel():
+        return torch._int_mm(a, b)
+    (m, k), n = a.shape, b.shape[1]
+    a = F.pad(a, (0, -k % 8, 0, max(0, 17 - m)))
+    b = F.pad(b, (0, -n % 8, 0, -k % 8))
+    return torch._int_mm(a, b)[:m, :n]
+
+
+def per_tensor_int8_matmul(
+    x: Float[Tensor, "tokens k"], w: Float[Tensor, "k n"]
+) -> Float[Tensor, "tokens n"]:
+    """`x @ w` in int8, the simple way: one scale for all of `x`, and one for all of `w`."""
+    x_scale, w_scale = x.abs().max().float() / 127, w.abs().max().float() / 127
+    x_codes, w_codes = torch.round(x / x_scale), torch.round(w / w_scale)
+    product = int8_mm(x_codes.to(torch.int8), w_codes.to(torch.int8))
+    return (product * (x_scale * w_scale)).to(x.dtype)
+
+
+def outlier_columns(x: Float[Tensor, "tokens k"], threshold: float) -> Int[Tensor, " outliers"]:
+    """
+    Ascending indices (int64) of the features that reach `threshold` in magnitude in any token.
+
+    Raises:
+        ValueError: `threshold` is not above 0.
+
+    Source: Dettmers et al. 2022, section 3.2.
+    """
+    if not threshold > 0:
+        raise ValueError(f"threshold: expected a number above 0, found {threshold}")
+    return (x.abs() >= threshold).any(dim=0).nonzero().flatten()
+
+
+def llm_int8_matmul(
+    x: Float[Tensor, "tokens k"], w: Float[Tensor, "k n"], threshold: float = 6.0
+) -> Float[Tensor, "tokens n"]:
+    """
+    `x @ w`: outlier features of `x` in floating point, all others in int8 by `int8_mm`.
+
+    The result has the dtype of `x`. Scales are float32: of a token, its largest magnitude among
+    the features that are not outliers over 127; of an output, the largest magnitude in its column
+    of `w` over 127, whichever features are outliers.
+
+    Raises:
+        ValueError: `x` or `w` is not of floating point, `w` has another k than `x`, or
+            `threshold` is not above 0. The message names which.
+
+    Source: Dettmers et al. 2022, sections 2 and 3.
+    """
+    for name, operand in (("x", x), ("w", w)):
+        if not operand.is_floating_point():
+            raise ValueError(f"{name}: expected floating point, found {operand.dtype}")
+    if w.shape[0] != x.shape[1]:
+        raise ValueError(f"w: expected {x.shape[1]} rows as x has columns, found {w.shape[0]}")
+    outliers = outlier_columns(x, threshold)
+    # zeros where the outliers were: they leave the scales alone and add nothing to the sums
+    x_codes, x_scale = _quantize(x.index_fill(1, outliers, 0), dim=1)  # int8, [tokens, 1]
+    w_codes, w_scale = _quantize(w, dim=0)  # int8, [1, n]
+    chunks = zip(x_codes.split(INT32_SAFE, dim=1), w_codes.split(INT32_SAFE, dim=0), strict=True)
+    product = sum(int8_mm(a, b).float() for a, b in chunks)
+    beside = x.index_select(1, outliers) @ w.index_select(0, outliers)
+    return (product * x_scale * w_scale + beside).to(x.dtype)
+
+
+def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Codes from -127 to 127 along `dim`, and the scale of each."""
+    x = x.float()
+    # zeros have no magnitude to divide by
+    scale = x.abs().amax(dim, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    return torch.round(x / scale).to(torch.int8), scale
