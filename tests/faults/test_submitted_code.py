@@ -116,7 +116,7 @@ WRONG = {
     "a_syntax_error": ("def counted(numbers)\n    return 0\n", "SyntaxError: expected ':'"),
     "a_missing_function": ("def count(numbers):\n    return 0\n", "Did you mean count?"),
     "no_argument": ("def counted():\n    return 0\n", "takes 0 positional arguments but 1 was"),
-    "none": ("def counted(numbers):\n    pass\n", "assert None == 0"),
+    "none": ("def counted(numbers):\n    pass\n", "expected 0, found None"),
     "an_exit_that_can_be_caught": ("import sys\nsys.exit(0)\n", "SystemExit"),
     "an_error_in_a_helper": (
         "def _half(n):\n    return n // 0\n\n\ndef counted(numbers):\n    return _half(2)\n",
@@ -160,7 +160,7 @@ def test_wrong_code_fails_every_check_with_one_line_that_says_why(bench, tmp_pat
 
 def test_an_unchanged_stub_is_an_attempt_that_failed(bench):
     outcome = bench.judge()
-    assert (outcome.status, outcome.reason) == ("failed", "3 of 3 checks failed")
+    assert (outcome.status, outcome.reason) == ("failed", "not written yet")
     line = "counted is still a stub: edit katas/week01/counted/counted.py"
     kept = bench.progress.latest("counted")
     assert [check.message for check in kept.checks] == [line] * 3
@@ -173,7 +173,7 @@ def test_control_codes_in_messages_reach_no_terminal(bench):
     code, output = bench.kata_command("run", "counted")
     assert code == 1
     assert output.count(r"ValueError: \x1b[2J\x1b]0;owned\x07 \udcff\u202e") == 1
-    assert output.count(": the same\n") == 2
+    assert "and 2 more like it" in output
     assert "\x1b" not in output
     assert bench.progress.latest("counted").checks[0].message.startswith(r"ValueError: \x1b[2J")
 
