@@ -33,6 +33,7 @@ from typing import Any
 
 from harness.base.errors import HarnessError, SubmissionError, UsageProblem, nearest
 from harness.base.files import explained, hash_of, make_folder, write_atomically
+from harness.base.pace import pace
 
 TARGETS = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942")
 
@@ -288,7 +289,7 @@ def _build(request: CompileRequest, folder: Path, *, triton_cache: Path, limit_s
                 "target": request.target,
                 "folder": str(draft),
                 "triton_cache": str(triton_cache),
-                "limit_s": limit_s,
+                "limit_s": limit_s * pace(),
             }
         )
         if "problem" in answer:

@@ -37,12 +37,14 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
 from harness.base.errors import DeviceError, UsageProblem
+from harness.base.pace import PacedLimit
 from harness.hardware.environment import gpu_count
 
 R = TypeVar("R")
 
 # A rank outlives a killed parent by no more than this.
 ORPHAN_GRACE_S = 5.0
+SLOWEST = 20.0  # times the pace of an idle machine: no rank ends itself before the parent would
 # Time for a hung rank to write down where it is.
 DUMP_WAIT_S = 0.3
 # How long after a rank's RuntimeError the parent looks for another rank's death behind it.
@@ -86,7 +88,7 @@ class _Job:
     @property
     def end_s(self) -> float:
         """When a rank ends itself; the parent, who can say more about it, comes first."""
-        return self.start_s + self.timeout_s + ORPHAN_GRACE_S
+        return self.start_s + SLOWEST * self.timeout_s + ORPHAN_GRACE_S
 
     def dump(self, rank: int) -> Path:
         """Name the file where a hung rank says where it is."""
@@ -132,10 +134,10 @@ def run_ranks(
 
     Each rank has one thread, no standard input, and a default group of all ranks: gloo for
     `device` "cpu"; NCCL for "cuda", where rank r has GPU r and `timeout_s` begins when all have
-    joined. The first exception of a rank ends the others and is raised here, with a note that
-    names the rank and shows its traceback. RankFailed when a rank dies or the ranks are not done
-    in `timeout_s`; RanksUnavailable when there are fewer GPUs than ranks, or this process has
-    used CUDA.
+    joined. A machine that is slow just then gets more. The first exception of a rank ends the
+    others and is raised here, with a note that names the rank and shows its traceback. RankFailed
+    when a rank dies or the ranks are not done in `timeout_s`; RanksUnavailable when there are fewer
+    GPUs than ranks, or this process has used CUDA.
     """
     __tracebackhide__ = True
     if world < 1:
@@ -190,16 +192,18 @@ def _fork(rank: int, job: _Job) -> _Process:
 def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
     """Drain the pipes until every rank has replied; raise when one fails or time is up."""
     __tracebackhide__ = True
-    deadline = time.monotonic() + job.start_s + job.timeout_s
+    began, limit = time.monotonic(), PacedLimit(job.start_s + job.timeout_s)
     started = False
     replies: dict[int, _Reply] = {}
     with selectors.DefaultSelector() as selector:
         for process in processes:
             selector.register(process.pipe, selectors.EVENT_READ, process)
         while selector.get_map():
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            ready = selector.select(max(0.0, began + limit.limit_s - time.monotonic()))
             if not ready:
-                raise _hung([key.data for key in selector.get_map().values()], job)
+                if limit.is_over(time.monotonic() - began):
+                    raise _hung([key.data for key in selector.get_map().values()], job)
+                continue
             closed = _drain(selector, ready)
             replies |= {process.rank: _reply(process, job) for process in closed}
             for process in closed:
@@ -207,7 +211,8 @@ def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
                     raise _failure(process, reply, selector, job)
             if not started and all(process.received for process in processes):
                 started = True
-                deadline = min(deadline, time.monotonic() + job.timeout_s)
+                if job.start_s:
+                    began, limit = time.monotonic(), PacedLimit(job.timeout_s)
     return replies
 
 
