@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.authoring.check import Part, check_katas, draw_katas
+from harness.authoring.check import Part, check_katas, draw_katas, profile_katas
 from harness.authoring.contract import contract_problems
 from harness.authoring.scaffold import TEMPLATES, scaffold
 from harness.base.errors import UsageProblem
@@ -187,6 +187,20 @@ def test_references_are_judged_on_many_draws(mini, tmp_path):
     # that seed alone shows it again
     (report,) = draw_katas([kata], jobs=1, seed=int(found[1]), draws=1)
     assert report.problems == [problem]
+
+
+def test_a_simulation_is_judged_on_each_profile(mini):
+    plain = load_curriculum(mini).kata("doubled")
+    with pytest.raises(UsageProblem, match="--profiles: expected a kata that simulates a GPU"):
+        profile_katas([plain], ["t4"], jobs=1, seed=7)
+    toml = mini / DOUBLED / "kata.toml"
+    toml.write_text('profile = "cpu"\n' + toml.read_text())
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write("\n\ndef test_runs(kata, profile):\n    assert profile.id != 't4'\n")
+    kata = load_curriculum(mini).kata("doubled")
+    (report,) = profile_katas([kata], ["t4", "h100_sxm"], jobs=2, seed=7)
+    (problem,) = report.problems
+    assert problem.startswith("solution fails test_runs on t4 on --seed 7: ")
 
 
 def test_a_failing_reference_is_told(check, mini):

@@ -17,6 +17,7 @@ from harness.authoring.matrix import (
 )
 from harness.authoring.mutate import mark_problems
 from harness.authoring.session import Event, Judged, judge
+from harness.base.errors import UsageProblem
 from harness.base.pace import pace
 from harness.content.kata import Kata
 from harness.content.submission import resolve_all
@@ -186,31 +187,68 @@ def draw_katas(katas: Sequence[Kata], *, jobs: int, seed: int, draws: int) -> li
     """Judge each reference on `draws` seeds, from `seed` upwards; no other implementation."""
     size = max(1, min(BATCH, -(-len(katas) // (2 * jobs))))
     batches = [katas[at : at + size] for at in range(0, len(katas), size)]
+    return _references(
+        katas, [(batch, f"--draws={draws}", "") for batch in batches], jobs=jobs, seed=seed
+    )
+
+
+def profile_katas(
+    katas: Sequence[Kata], profiles: Sequence[str], *, jobs: int, seed: int
+) -> list[Report]:
+    """
+    Judge the reference of each kata that simulates a GPU on each of these hardware profiles.
+
+    Raises:
+        UsageProblem: none of them simulates one.
+    """
+    simulated = [kata for kata in katas if kata.profile]
+    if not simulated:
+        raise UsageProblem(
+            "--profiles: expected a kata that simulates a GPU (`profile` in kata.toml), found none."
+        )
+    runs = [
+        ([kata], f"--profile={profile}", f" on {profile}")
+        for kata in simulated
+        for profile in profiles
+    ]
+    return _references(simulated, runs, jobs=jobs, seed=seed)
+
+
+def _references(
+    katas: Sequence[Kata],
+    runs: Sequence[tuple[Sequence[Kata], str, str]],
+    *,
+    jobs: int,
+    seed: int,
+) -> list[Report]:
+    """Judge references only: each run has some katas, an option of pytest and words for it."""
     reports = {kata.id: Report(kata=kata) for kata in katas}
 
-    def run(batch: Sequence[Kata]) -> Judged:
+    def run(one: tuple[Sequence[Kata], str, str]) -> Judged:
         return judge(
-            batch,
+            one[0],
             impls=["solution"],
             cpu_limit_s=TEST_LIMIT_S,
             seed=seed,
-            extra=[f"--draws={draws}", *NO_SPEED],
+            extra=[one[1], *NO_SPEED],
         )
 
     with ThreadPoolExecutor(jobs) as pool:
-        for batch, judged in zip(batches, pool.map(run, batches), strict=True):
+        for (batch, _, where), judged in zip(runs, pool.map(run, runs), strict=True):
             for event in judged.checks:
                 report = reports[event["kata"]]
                 report.tests += 1
                 report.solution_s += event["cpu_s"]
                 report.total_s = report.solution_s
                 if event["outcome"] == "failed":
+                    drawn = seed if event["seed"] is None else event["seed"]
                     report.problems.append(
-                        f"solution fails {event['name']} on --seed {event['seed']}: "
+                        f"solution fails {event['name']}{where} on --seed {drawn}: "
                         f"{event['message']}"
                     )
             if judged.stopped:
-                reports[judged.at[0] or batch[0].id].problems.append(judged.stopped)
+                stopped = f"{judged.stopped}{where}"
+                reports[judged.at[0] or batch[0].id].problems.append(stopped)
     return list(reports.values())
 
 

@@ -83,6 +83,12 @@ def stub(house: House, kata: Kata, write: bool) -> None:
     help="Only the references, each of their tests on N draws.",
 )
 @click.option(
+    "--profiles",
+    multiple=True,
+    metavar="ID",
+    help="Only the references that simulate a GPU, on this hardware profile; repeat, or `all`.",
+)
+@click.option(
     "--remember",
     is_flag=True,
     help="Run every test on every wrong solution, and note the cheapest kills in kills.toml.",
@@ -99,6 +105,7 @@ def check(
     tests: tuple[str, ...],
     seed: int | None,
     seeds: int | None,
+    profiles: tuple[str, ...],
     remember: bool,
 ) -> None:
     """
@@ -107,18 +114,21 @@ def check(
     With --wrong or --test every test asked for is run on every wrong solution asked for, and
     only what they can show is judged; -v says who killed whom.
     """
-    from harness.authoring.check import Part, check_katas, draw_katas
+    from harness.authoring.check import Part, check_katas, draw_katas, profile_katas
 
     chosen = choose(house, katas, weeks, everything or (not katas and weeks is None))
-    if (wrong or tests) and (len(chosen) != 1 or remember or seeds):
+    if (wrong or tests) and (len(chosen) != 1 or remember or seeds or profiles):
         raise UsageProblem(
-            "--wrong, --test: expected one kata and neither --remember nor --seeds, found more. "
-            "Say: kata check NAME --wrong NAME"
+            "--wrong, --test: expected one kata and none of --remember, --seeds and --profiles, "
+            "found more. Say: kata check NAME --wrong NAME"
         )
     seed = random.randrange(SEEDS) if seed is None else seed
     count = max(1, jobs or cores())
     with draw.waiting(f"checking {len(chosen)} kata(s)"):
-        if seeds:
+        if profiles:
+            ids = _profile_ids(house.root / "hardware_profiles", profiles)
+            reports = profile_katas(chosen, ids, jobs=count, seed=seed)
+        elif seeds:
             reports = draw_katas(chosen, jobs=count, seed=seed, draws=seeds)
         else:
             reports = check_katas(
@@ -131,6 +141,15 @@ def check(
             )
     draw.reports(reports, seed=seed, spent_s=cpu_of_children_s(), verbose=verbose)
     sys.exit(1 if any(report.problems for report in reports) else 0)
+
+
+def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:
+    """The profiles asked for, each once; `all` stands for every GPU."""
+    from harness.hardware.profiles import find_profile, load_profiles
+
+    if "all" in asked:
+        return [name for name, one in load_profiles(folder).items() if one.vendor != "cpu"]
+    return [find_profile(folder, name).id for name in dict.fromkeys(asked)]
 
 
 @click.command()
