@@ -81,7 +81,7 @@ def fake_quantize(
     shape = [] if axis is None else [x.shape[axis]]
     if list(scale.shape) != shape:
         raise ValueError(f"scale: expected shape {shape}, found {list(scale.shape)}")
-    if not bool(((scale > 0) & scale.isfinite()).all()):
+    if not ((scale > 0) & scale.isfinite()).all():
         raise ValueError("scale: expected finite numbers above 0")
     if axis is not None:
         along = [1] * x.dim()
@@ -139,7 +139,7 @@ def qat_fit(
         # the weights move, and their scale with them
         return fake_quantize(w, *absmax_scale(w, bits, axis=0), -qmax, qmax, axis=0)
 
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters())
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * (1 - step / steps)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8, Int32
 from torch import Tensor
 
-INT32_SAFE = (2**31 - 1) // 127**2  # products of codes that add up without an overflow
+CHUNK = 2**17  # products of codes, 127 · 127 at most: fewer than 2^31 in sum
 
 
 def int8_mm(a: Int8[Tensor, "m k"], b: Int8[Tensor, "k n"]) -> Int32[Tensor, "m n"]:
@@ -74,7 +74,7 @@ def llm_int8_matmul(
     # zeros where the outliers were: they leave the scales alone and add nothing to the sums
     x_codes, x_scale = _quantize(x.index_fill(1, outliers, 0), dim=1)  # int8, [tokens, 1]
     w_codes, w_scale = _quantize(w, dim=0)  # int8, [1, n]
-    chunks = zip(x_codes.split(INT32_SAFE, dim=1), w_codes.split(INT32_SAFE, dim=0), strict=True)
+    chunks = zip(x_codes.split(CHUNK, dim=1), w_codes.split(CHUNK), strict=True)
     product = sum(int8_mm(a, b).float() for a, b in chunks)
     beside = x.index_select(1, outliers) @ w.index_select(0, outliers)
     return (product * x_scale * w_scale + beside).to(x.dtype)

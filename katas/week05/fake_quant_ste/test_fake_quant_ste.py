@@ -125,8 +125,14 @@ def test_one_byte_an_element_is_kept(kata, oracle, dispatch, cost, seed):
 
 @pytest.mark.parametrize(
     ("axis", "largest"),
-    [(None, 12.0), (0, [7.0, 12.0]), (1, [12.0, 3.0, 7.0]), (-1, [12.0, 3.0, 7.0])],
-    ids=["all", "rows", "columns", "last"],
+    [
+        (None, 12.0),
+        (0, [7.0, 12.0]),
+        (-2, [7.0, 12.0]),
+        (1, [12.0, 3.0, 7.0]),
+        (-1, [12.0, 3.0, 7.0]),
+    ],
+    ids=["all", "rows", "first", "columns", "last"],
 )
 def test_scale_is_the_largest_magnitude_over_the_largest_code(kata, device, axis, largest):
     w = torch.tensor([[1.0, 3.0, -7.0], [-12.0, 2.0, 4.0]], device=device)
@@ -134,6 +140,12 @@ def test_scale_is_the_largest_magnitude_over_the_largest_code(kata, device, axis
     assert scale.tolist() == (torch.tensor(largest) / 3).tolist()
     assert (scale.dtype, zero_point.dtype) == (torch.float32, torch.int32)
     assert zero_point.tolist() == torch.zeros_like(scale).tolist()
+
+
+@pytest.mark.parametrize(("bits", "largest_code"), [(2, 1), (16, 32767)])
+def test_fewest_and_most_bits(kata, device, bits, largest_code):
+    scale, _ = kata.absmax_scale(torch.tensor([1.0, -3.0], device=device), bits)
+    assert scale.item() == (torch.tensor(3.0) / largest_code).item()
 
 
 def test_scale_of_half_precision_weights_is_single(kata, device):
@@ -187,18 +199,18 @@ def test_a_step_is_one_forward_pass_and_one_of_adam(kata, oracle, seed):
         def forward(self, x, quantize):
             calls.append(len(x))
             for w in self.parameters():  # the weights as they are now
-                rounded = oracle.rounded(w, 3)
+                rounded = oracle.rounded(w, 4)
                 off.append(int(((quantize(w) - rounded).abs() > 1e-6).sum()))
             return super().forward(x, quantize)
 
     model = Watched(w1, w2)
-    kata.qat_fit(model, *learn, steps=2, bits=3)
+    kata.qat_fit(model, *learn, steps=2, bits=4)
     assert calls == [256, 256]
     assert max(off) <= 2, f"weights off the codes of their rows: {off} (a tie or two may be)"
     # where gradients agree, a step of Adam is about the whole rate: 0.01, and then 0.005
     moved = (model.w2.detach() - w2).abs()
     assert 0.013 <= float(moved.max()) <= 0.017
-    kata.qat_fit(model, *learn, steps=0, bits=3)
+    kata.qat_fit(model, *learn, steps=0, bits=4)
     assert len(calls) == 2
 
 

@@ -38,6 +38,11 @@ def test_outliers_come_in_ascending_order(kata, device):
     assert kata.outlier_columns(x[:, ::3], 6.0).tolist() == [0, 1]  # strided
 
 
+def test_small_thresholds_hold_too(kata, device):
+    x = torch.tensor([[0.1, -0.5, 0.4]], device=device)
+    assert kata.outlier_columns(x, 0.5).tolist() == [1]
+
+
 def test_no_tokens_have_no_outliers(kata, device):
     assert kata.outlier_columns(torch.zeros(0, 4, device=device), 6.0).tolist() == []
 
