@@ -16,6 +16,8 @@ from harness.meters.communication import comm_meter
 from harness.simulators.ranks import rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
+# the reference reaches 0.67 on H200s joined by NVLink, where a collective's start takes time, too
+ON_LINKS = 0.85
 BUCKET = 200  # bytes: `strided` and `tied` of Mixed are larger, the others share one
 
 
@@ -292,7 +294,8 @@ def event(op, peer, size):
 
 def test_a_step_waits_for_little_of_it(kata, oracle, ranks, cost, device, seed):
     if device == "cuda":
-        cost.check("exposed", max(ranks(2, timed_steps, kata, oracle, timeout_s=60.0)))
+        share = max(ranks(2, timed_steps, kata, oracle, timeout_s=60.0))
+        assert share <= ON_LINKS, f"exposed: expected at most {ON_LINKS} of it, found {share:.2f}"
         return
     x = oracle.batches(world=2, rows=8, cols=16, seed=seed, dtype=torch.float32)
 
