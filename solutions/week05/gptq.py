@@ -85,12 +85,13 @@ def gptq(
     u, dead = _compensation(x.float(), damp)
     left = w.to(torch.float32, copy=True).masked_fill_(dead, 0.0)
     codes = torch.empty_like(left, dtype=torch.uint8)
-    grids: list[tuple[Tensor, Tensor]] = []
+    scales, zeros = [], []
     start = 0
     while start < k:
         if start % group_size == 0:
             scale, zero = minmax_grid(left[:, start : start + group_size], bits)
-            grids.append((scale, zero))
+            scales.append(scale)
+            zeros.append(zero)
         # a block ends where its group does: the next grid is made of corrected weights only
         stop = min(start + block, (start // group_size + 1) * group_size)
         errors = torch.empty_like(left[:, start:stop])
@@ -102,12 +103,12 @@ def gptq(
             errors[:, j - start] = error
         left[:, stop:] -= errors @ u[start:stop, stop:]
         start = stop
-    return Quantized(codes, *(torch.stack(parts, dim=1) for parts in zip(*grids, strict=True)))
+    return Quantized(codes, torch.stack(scales, dim=1), torch.stack(zeros, dim=1))
 
 
 def dequantize(q: Quantized) -> Float[Tensor, "n k"]:
     """Return the weights that `q` stands for, float32; its groups are equally wide."""
-    groups = q.codes.unflatten(1, (q.scale.shape[1], -1)).float()
+    groups = q.codes.unflatten(1, (q.scale.shape[1], -1))
     return ((groups - q.zero[:, :, None].float()) * q.scale[:, :, None]).flatten(1)
 
 

@@ -80,7 +80,7 @@ def gptq(
 
     Source: Frantar et al. 2022, algorithm 1.
     """
-    # TODO(kata): check, factorize, then blocks of columns (about 40 lines with helpers)
+    # TODO(kata): check, factorize, then blocks of columns (about 45 lines with helpers)
     raise NotImplementedError
 
 
