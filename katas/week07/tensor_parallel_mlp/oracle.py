@@ -52,6 +52,35 @@ def attention(x, wq, wk, wv, wo, heads, kv_heads):
     return torch.cat(outputs, -1) @ wo.T
 
 
+def library_attention(x, wq, wk, wv, wo, heads, kv_heads):
+    """The same by PyTorch's own kernel, which adds up in another order."""
+    counts = (heads, kv_heads, kv_heads)
+    q, k, v = (
+        (x @ weight.T).unflatten(-1, (count, -1)).transpose(1, 2)
+        for weight, count in zip((wq, wk, wv), counts, strict=True)
+    )
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return y.transpose(1, 2).flatten(2) @ wo.T
+
+
+def backwards(block):
+    """The same block on channels in reverse order, which rounds otherwise."""
+
+    def reordered(x, *weights):
+        *ins, out = weights
+        return block(x.flip(-1), *[one.flip(-1) for one in ins], out.flip(0)).flip(-1)
+
+    return reordered
+
+
+def least_exact(truth, *answers):
+    """Of answers in the working precision, by tensor, the one with the larger worst error."""
+    return tuple(
+        max(similar, key=lambda one: (one - exact).abs().max().item())
+        for exact, *similar in zip(truth, *answers, strict=True)
+    )
+
+
 def pull(function, tensors, dy):
     """One process: the result, and the gradient of each tensor, for a gradient of the result."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]

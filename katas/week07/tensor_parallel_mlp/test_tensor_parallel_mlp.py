@@ -186,45 +186,54 @@ def test_weights_stay_those_of_one_process(kata, oracle, ranks, seed):
     ranks(world, train, timeout_s=LIMIT_S)
 
 
-def check_block(kata_block, oracle_block, oracle, x, weights, axes, *, rank, world):
-    """Hold a block in float32, and its gradients, against one process in float64 and in float32."""
+def pull_block(block, formulas, oracle, x, weights, axes, *, rank, world):
+    """Both passes of a block in float32: what came, one process in float64 and float32, the log."""
     dy = oracle.normal(*x.shape, seed=7).to(rank_device())
     x, *weights = own(x, *weights)
-    want = oracle.pull(oracle_block, [x.double(), *[one.double() for one in weights]], dy)
-    trusted = oracle.pull(oracle_block, [x, *weights], dy)
+    truth = oracle.pull(formulas[0], [x.double(), *[one.double() for one in weights]], dy)
+    orders = [*formulas, *map(oracle.backwards, formulas)]
+    trusted = oracle.least_exact(truth, *[oracle.pull(one, [x, *weights], dy) for one in orders])
     with group() as (tp, meter):
         shards = [
             leaf(oracle.part(one, axis, rank, world))
             for one, axis in zip(weights, axes, strict=True)
         ]
         given = leaf(x)
-        y = kata_block(given, *shards, tp)
+        y = block(given, *shards, tp)
         (y * dy).sum().backward()
     found = [y.detach(), given.grad, *[shard.grad for shard in shards]]
-    cut = [None, None, *axes]
-    for at, (one, truth, similar, axis) in enumerate(zip(found, want, trusted, cut, strict=True)):
-        if axis is not None:
-            truth, similar = (oracle.part(whole, axis, rank, world) for whole in (truth, similar))
-        what = "y" if at == 0 else "the gradient of x" if at == 1 else f"of weight {at - 2}"
-        assert_matches(one, truth, same_precision=similar, name=f"rank {rank} of {world}: {what}")
-    return meter
+    return found, (truth, trusted), (meter.log, meter.bytes_sent, meter.messages)
+
+
+def assert_block(by_rank, names, axes):
+    """Hold y and the gradient of x of each rank, and the parts of the others put together."""
+    truth, trusted = by_rank[0][1]
+    for rank, (found, *_) in enumerate(by_rank):
+        for at, name in enumerate(("y", "the gradient of x")):
+            told = f"rank {rank} of {len(by_rank)}: {name}"
+            assert_matches(found[at], truth[at], same_precision=trusted[at], name=told)
+    for at, (name, axis) in enumerate(zip(names, axes, strict=True), 2):
+        whole = torch.cat([found[at] for found, *_ in by_rank], axis)
+        told = f"{len(by_rank)} ranks: the gradient of {name}, put together"
+        assert_matches(whole, truth[at], same_precision=trusted[at], name=told)
 
 
 def test_swiglu_is_that_of_one_process(kata, oracle, ranks, cost, seed):
     sequences = oracle.normal(2, 5, 24, seed=seed)
-    shapes = ((36, 24), (36, 24), (24, 36))
+    shapes, axes = ((36, 24), (36, 24), (24, 36)), (0, 0, 1)
     weights = [oracle.weight(*shape, seed=seed + at) for at, shape in enumerate(shapes, 1)]
 
     def block(rank, world):
         x = sequences.flatten(0, 1) if world == 2 else sequences
-        meter = check_block(
-            kata.parallel_swiglu_mlp, oracle.swiglu, oracle, x, weights, (0, 0, 1),
+        return pull_block(
+            kata.parallel_swiglu_mlp, [oracle.swiglu], oracle, x, weights, axes,
             rank=rank, world=world,
         )  # fmt: skip
-        return meter.log, meter.bytes_sent, meter.messages
 
     for world in range(2, ranks.world(4) + 1):
-        for log, sent, messages in ranks(world, block, timeout_s=LIMIT_S):
+        by_rank = ranks(world, block, timeout_s=LIMIT_S)
+        assert_block(by_rank, ("wg", "wu", "wd"), axes)
+        for *_, (log, sent, messages) in by_rank:
             assert_one_a_pass(oracle, log, sequences, world)
             if world == 4:
                 cost.check("comm_bytes", sent)
@@ -243,25 +252,25 @@ def assert_one_a_pass(oracle, log, x, world):
 # a head a rank, two query heads that share a key head, two such groups a rank
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 4), (16, 8)])
 def test_attention_is_that_of_one_process(kata, oracle, ranks, seed, heads, kv_heads):
-    world, width, dim = ranks.world(4), 4, 24
+    world, width, dim, axes = ranks.world(4), 4, 24, (0, 0, 0, 1)
     x = oracle.normal(2, 5, dim, seed=seed)
     sizes = (heads * width, kv_heads * width, kv_heads * width)
     weights = [oracle.weight(size, dim, seed=seed + at) for at, size in enumerate(sizes, 1)]
     weights.append(oracle.weight(dim, heads * width, seed=seed + 9))
+    formulas = [
+        lambda *tensors, formula=formula: formula(*tensors, heads, kv_heads)
+        for formula in (oracle.attention, oracle.library_attention)
+    ]
+
+    def parallel(x, wq, wk, wv, wo, tp):
+        return kata.parallel_attention(x, wq, wk, wv, wo, heads, kv_heads, tp)
 
     def block(rank, world):
-        def parallel(x, wq, wk, wv, wo, tp):
-            return kata.parallel_attention(x, wq, wk, wv, wo, heads, kv_heads, tp)
+        return pull_block(parallel, formulas, oracle, x, weights, axes, rank=rank, world=world)
 
-        def alone(x, wq, wk, wv, wo):
-            return oracle.attention(x, wq, wk, wv, wo, heads, kv_heads)
-
-        meter = check_block(
-            parallel, alone, oracle, x, weights, (0, 0, 0, 1), rank=rank, world=world
-        )
-        return meter.log
-
-    for log in ranks(world, block, timeout_s=LIMIT_S):
+    by_rank = ranks(world, block, timeout_s=LIMIT_S)
+    assert_block(by_rank, ("wq", "wk", "wv", "wo"), axes)
+    for *_, (log, _, _) in by_rank:
         assert_one_a_pass(oracle, log, x, world)
 
 
