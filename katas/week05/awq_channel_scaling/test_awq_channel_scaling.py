@@ -242,7 +242,7 @@ def test_folding_leaves_the_weights_alone(kata, device, seed):
 @pytest.mark.parametrize("length", [1, 5, 7])
 @pytest.mark.parametrize("fold", ["norm", "linear", "swiglu"])
 def test_scales_of_another_length_are_refused(kata, device, fold, length):
-    s, w = torch.ones(length, device=device), torch.ones(6, 6, device=device)
-    arguments = {"norm": (w[0], w), "linear": (w, None, w), "swiglu": (w, w)}[fold]
+    s, w, before = (torch.ones(shape, device=device) for shape in ((length,), (5, 6), (6, 4)))
+    arguments = {"norm": (w[0], w), "linear": (before, None, w), "swiglu": (before, w)}[fold]
     with pytest.raises(ValueError, match="^s: "):
         getattr(kata, f"fold_{fold}")(*arguments, s)
