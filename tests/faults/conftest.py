@@ -26,6 +26,7 @@ class Bench:
         shutil.copytree(FAULTY, self.root)
         self.house = House(self.root)
         self.home = self.house.home
+        self.commands = []
 
     @property
     def progress(self):
@@ -60,7 +61,7 @@ class Bench:
 
     def command(self, *arguments, python=("-m", "harness")):
         """Start `kata` in a process of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *python, "--root", str(self.root), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,6 +69,8 @@ class Bench:
             cwd=self.root,
             env=child_environment({}),
         )
+        self.commands.append(process)
+        return process
 
     def kata_command(self, *arguments, python=("-m", "harness")):
         """Run `kata` in a process of its own: its exit code and all it printed."""
@@ -88,6 +91,12 @@ class Bench:
                 found.append(int(entry.parent.name))
         return found
 
+    def close(self):
+        """End what a failed test left running, so that its neighbours do not meet it."""
+        for process in self.commands:
+            with process:
+                process.kill()
+
     def assert_nothing_left(self):
         """Nothing that was started here is running any more."""
         start, limit = time.monotonic(), PacedLimit(10.0)
@@ -100,4 +109,6 @@ class Bench:
 def bench(tmp_path, monkeypatch):
     """The bench, with KATA_HOME pointing at its home."""
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
-    return Bench(tmp_path)
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
