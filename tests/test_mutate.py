@@ -192,3 +192,17 @@ def test_the_command_lists_survivors_as_differences(kata_command, mini):
     assert done.returncode == 0
     assert " 0 alive  --seed 7" in done.stdout
     assert "equivalent: TODO(author)" in done.stdout
+
+
+def test_only_the_lines_asked_for_are_changed(kata, mini):
+    line = 1 + next(
+        number
+        for number, text in enumerate((mini / REFERENCE).read_text().splitlines())
+        if "return y" in text or "(x, 2," in text
+    )
+    survey = mutation.mutate(kata, jobs=1, seed=7, lines=[line])
+    found = [*(one for one, _ in survey.killed), *survey.survivors]
+    assert found
+    assert {one.number for one in found} == {line}
+    with pytest.raises(HarnessError, match=r"expected lines of .* found \[9999\]"):
+        mutation.mutate(kata, jobs=1, seed=7, lines=[9999])

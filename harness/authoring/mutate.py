@@ -8,7 +8,7 @@ says which, and why.
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +59,12 @@ def kata_mutants(kata: Kata) -> list[Mutant]:
 
 
 def mutate(
-    kata: Kata, *, jobs: int, seed: int, told: Callable[[int], None] = lambda _: None
+    kata: Kata,
+    *,
+    jobs: int,
+    seed: int,
+    lines: Collection[int] = (),
+    told: Callable[[int], None] = lambda _: None,
 ) -> Survey:
     """
     Judge every mutant of `kata` until a test kills it.
@@ -68,13 +73,24 @@ def mutate(
         kata: Whose tests are tried.
         jobs: Processes at a time.
         seed: What all inputs are drawn from.
+        lines: Only the mutants of these lines of the reference; of all when there are none.
         told: Called with how many mutants were judged, each time that some were.
 
     Raises:
-        HarnessError: the reference itself fails, or a session could not be held.
+        HarnessError: nothing to change on `lines`, the reference itself fails, or a session could
+            not be held.
     """
     marks = equivalents(kata)
     mutants = kata_mutants(kata)
+    problems = stale_marks(kata, mutants)
+    if lines:
+        offered = sorted({one.number for one in mutants})
+        mutants = [one for one in mutants if one.number in lines]
+        if not mutants:
+            raise HarnessError(
+                f"mutate: expected lines of {kata.solution} that can be changed, found {[*lines]}. "
+                f"Lines that can: {', '.join(map(str, offered))}"
+            )
     order, slowest_s = _reference(kata, seed)
     with tempfile.TemporaryDirectory(prefix="kata-mutants-") as folder:
         files = _written(kata, mutants, Path(folder))
@@ -96,7 +112,7 @@ def mutate(
             ):
                 died |= deaths
                 told(len(batch))
-    return _survey(kata, seed, marks, list(zip(mutants, files, strict=True)), died)
+    return _survey(kata, seed, marks, list(zip(mutants, files, strict=True)), died, problems)
 
 
 def _reference(kata: Kata, seed: int) -> tuple[list[str], float]:
@@ -160,6 +176,7 @@ def _survey(
     marks: dict[Key, str],
     written: Sequence[tuple[Mutant, str]],
     died: dict[str, str],
+    problems: list[str],
 ) -> Survey:
     living = [mutant for mutant, file in written if file not in died]
     killed = [(mutant, died[file]) for mutant, file in written if file in died]
@@ -169,7 +186,7 @@ def _survey(
         killed=killed,
         equivalent=[(one, marks[one.key]) for one in living if one.key in marks],
         survivors=[one for one in living if one.key not in marks],
-        problems=stale_marks(kata, [mutant for mutant, _ in written])
+        problems=problems
         + [
             f"equivalent.toml: expected a mutant that lives, found {mutant.after!r} in "
             f"{mutant.function}, killed by {cause}. Take the mark away."

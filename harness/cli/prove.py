@@ -158,6 +158,7 @@ def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("-j", "--jobs", type=int, help="Worker processes. Default: one a core.")
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
+@click.option("--line", "lines", type=int, multiple=True, help="Only this line; repeat.")
 @click.option("--mark", is_flag=True, help="Add the survivors to equivalent.toml, to be explained.")
 @click.option("-v", "--verbose", is_flag=True, help="What killed each of the others, too.")
 @click.pass_obj
@@ -168,6 +169,7 @@ def mutate(
     everything: bool,
     jobs: int | None,
     seed: int | None,
+    lines: tuple[int, ...],
     mark: bool,
     verbose: bool,
 ) -> None:
@@ -186,6 +188,7 @@ def mutate(
                 kata,
                 jobs=jobs or cores(),
                 seed=random.randrange(SEEDS) if seed is None else seed,
+                lines=lines,
             )
         draw.survey(survey, house.shown(kata.solution), verbose=verbose)
         if mark and survey.survivors:
