@@ -143,6 +143,22 @@ def test_what_comes_before_each_call_is_not_timed(device):
     assert timed.mine.median == pytest.approx(1e-3)
 
 
+def test_what_a_call_costs_the_host_is_told_for_both_sides(device):
+    def mine():
+        device.launch(1e-4)
+
+    def theirs():
+        device.launch(1e-4)
+        device.launch(1e-4)
+
+    timed = compare(mine, theirs, device, required=1.5)
+    assert timed.host_s == pytest.approx((LAUNCH_S, 2 * LAUNCH_S))
+    verdict = judge_ratio(timed, H200, 1.5, "ratio")
+    assert verdict.detail["host_s"] == pytest.approx(LAUNCH_S)
+    assert verdict.detail["baseline_host_s"] == pytest.approx(2 * LAUNCH_S)
+    assert measure(mine, HostClock(), most_s=0.01).host_s is None
+
+
 def test_launches_hide_behind_work_that_is_queued_already(device):
     """The host needs 3 x 5 us a call, the device 3 us: with a full queue only the latter counts."""
 

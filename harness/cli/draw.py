@@ -306,13 +306,15 @@ def measured(found: Sequence[dict[str, Any]]) -> None:
         return
     click.echo(
         f"{'kata':26} {'profile':12} {'date':10}  {'threshold':20} {'reached':>8} {'limit':>7}  "
-        f"{'p10, median, p90 in us':28} outcome"
+        f"{'p10, median, p90 in us':28} {'host, baseline':>14} outcome"
     )
     for row in found:
         times = " ".join(f"{one:9.1f}" for one in row["times_us"])
+        host = " ".join(f"{one:6.1f}" for one in row["host_us"])
         impl = "" if row["impl"] == "solution" else f"  {row['impl']}"
         problem = f"  <- {row['problem']}" if row["problem"] else ""
         click.echo(
             f"{row['kata']:26} {row['profile']:12} {row['date']}  {row['threshold']:20} "
-            f"{row['value']:8.3f} {row['limit']:7.3f}  {times:28} {row['outcome']}{impl}{problem}"
+            f"{row['value']:8.3f} {row['limit']:7.3f}  {times:28} {host:>14} "
+            f"{row['outcome']}{impl}{problem}"
         )

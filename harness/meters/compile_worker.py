@@ -9,6 +9,7 @@ crash, an endless loop or `sys.exit` ends that request only.
 """
 
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -342,6 +343,7 @@ def run_child(request: Mapping[str, Any], answers: Connection, log: IO[bytes]) -
     sys.dont_write_bytecode = True  # beside the learner's files
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log.fileno(), stream.fileno())
+    faulthandler.enable(log, all_threads=False)  # a crash says where
     try:
         answer = inspect(request)
     except BaseException as error:  # noqa: BLE001 -- whatever the learner's code raises is the answer

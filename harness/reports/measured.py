@@ -32,6 +32,7 @@ SCHEMA = 1
 MARGIN = 1.05  # by how much the reference has to clear a threshold
 NAIVE = "wrong:naive"  # the wrong solution that is slow and nothing else
 QUANTILES = ("p10", "median", "p90")
+HOST = ("host_s", "baseline_host_s")
 ON_THE_CLOCK = ("roofline", "baseline")
 
 
@@ -234,6 +235,7 @@ def _row(
         "value": found["value"],
         "limit": found["limit"],
         "times_us": [found["detail"][name] * 1e6 for name in QUANTILES if name in found["detail"]],
+        "host_us": [found["detail"][name] * 1e6 for name in HOST if name in found["detail"]],
         "outcome": found["detail"]["outcome"],
     }
 

@@ -216,8 +216,8 @@ class Timed:
     Every sample of a call, of what it was compared with, and what was seen around them.
 
     `streams` is the last check, or the first that found something; `before` is the device's
-    state ahead of any work of ours, `during` the one while timing. Each is None where it was not
-    asked for or is not known.
+    state ahead of any work of ours, `during` the one while timing. `host_s` are the host's seconds
+    for a call, and for the baseline's. Each is None where it was not asked for or is not known.
     """
 
     mine: Samples
@@ -225,6 +225,7 @@ class Timed:
     streams: StreamCheck | None = None
     before: DeviceState | None = None
     during: DeviceState | None = None
+    host_s: tuple[float, ...] | None = None
 
     @property
     def ratios(self) -> Samples:
@@ -330,6 +331,13 @@ class _Session:
             streams=streams,
             before=state_before,
             during=None if reading is None else reading.state(),
+            host_s=self._host_s(kept) if self.clock.asynchronous else None,
+        )
+
+    def _host_s(self, kept: Times) -> tuple[float, ...]:
+        timed = zip(self.calls, kept, strict=True)
+        return tuple(
+            host_seconds(call, self.clock, statistics.median(samples)) for call, samples in timed
         )
 
     def _warm_up(self) -> None:
@@ -349,6 +357,18 @@ class _Session:
                 break
 
 
+def host_seconds(call: Call, clock: Clock, seconds: float) -> float:
+    """The median of what a call costs the host, of some that take the device `seconds` each."""
+    clock.wait()
+    kept = []
+    for _ in range(_calls_for_a_look(seconds)):
+        start = clock.now()
+        call()
+        kept.append(clock.now() - start)
+    clock.wait()
+    return statistics.median(kept)
+
+
 def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
     """
     See whether some calls, which take `seconds` each, leave work running.
@@ -356,7 +376,7 @@ def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
     A host that was kept waiting looks like work left behind, so a suspicion is looked into twice
     more; what is left behind by every call is found every time.
     """
-    calls = max(2, min(CHECK_MOST_CALLS, round(CHECK_S / max(seconds, 1e-6))))
+    calls = _calls_for_a_look(seconds)
     for _ in range(CHECK_TRIES):
         clock.wait()
         start = clock.mark()
@@ -371,6 +391,10 @@ def check_streams(call: Call, clock: Clock, seconds: float) -> StreamCheck:
         if found.clean:
             break
     return found
+
+
+def _calls_for_a_look(seconds: float) -> int:
+    return max(2, min(CHECK_MOST_CALLS, round(CHECK_S / max(seconds, 1e-6))))
 
 
 def _precise(kept: Times) -> bool:

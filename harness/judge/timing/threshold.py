@@ -166,6 +166,7 @@ def _timed_verdict(
             "p10": mine.quantile(0.1),
             "median": mine.median,
             "p90": mine.quantile(0.9),
+            **dict(zip(("host_s", "baseline_host_s"), timed.host_s or (), strict=False)),
             **detail,
             **as_detail(timed.during),
         },
