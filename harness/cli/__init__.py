@@ -76,6 +76,10 @@ SECTIONS = {
             "prove",
             "What the references reached on real devices, beside the thresholds.",
         ),
+        "sweep": (
+            "prove",
+            "Measure bus bandwidth over size: NCCL's collectives, and the reference's ring.",
+        ),
         "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
     },
 }

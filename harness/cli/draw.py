@@ -318,3 +318,12 @@ def measured(found: Sequence[dict[str, Any]]) -> None:
             f"{row['value']:8.3f} {row['limit']:7.3f}  {times:28} {host:>14} "
             f"{row['outcome']}{impl}{problem}"
         )
+
+
+def sweep(rows: Sequence[dict[str, Any]]) -> None:
+    """Bus bandwidth, a line a size and a column a collective."""
+    ops = list(dict.fromkeys(row["op"] for row in rows))
+    click.echo(f"{'bytes':>12}" + "".join(f"{op:>18}" for op in ops) + "   GB/s")
+    for nbytes in dict.fromkeys(row["nbytes"] for row in rows):
+        found = {row["op"]: row["busbw"] / 1e9 for row in rows if row["nbytes"] == nbytes}
+        click.echo(f"{nbytes:12}" + "".join(f"{found[op]:18.3f}" for op in ops))

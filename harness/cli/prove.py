@@ -1,5 +1,6 @@
 """The author's commands: begin a kata, and prove that katas hold what they promise."""
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import click
 
 from harness.base.errors import DeviceError, UsageProblem
+from harness.base.files import write_atomically
 from harness.base.processes import cores, cpu_of_children_s
 from harness.cli import draw
 from harness.cli.house import KATA, WEEKS, House
@@ -263,8 +265,25 @@ def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
     sys.exit(1 if any(row["problem"] for row in rows) else 0)
 
 
+@click.command()
+@click.option("-n", "--ranks", type=click.IntRange(min=2), required=True)
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
+@click.option("--largest", type=int, default=2**30, show_default=True, help="Bytes.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
+@click.pass_obj
+def sweep(house: House, ranks: int, device: str, largest: int, output: Path) -> None:
+    """Measure bus bandwidth over size: NCCL's collectives, and the reference's ring."""
+    from harness.reports import sweep as report
+
+    ring = house.curriculum.kata("ring_collectives").solution
+    sizes = [size for size in report.SIZES if size <= largest]
+    results = report.sweep(ranks, ring, device=device, sizes=sizes)
+    write_atomically(output, (json.dumps(results, indent=1) + "\n").encode())
+    draw.sweep(results["rows"])
+
+
 def _by_id(house: House) -> dict[str, Kata]:
     return {kata.id: kata for kata in house.curriculum.katas.values()}
 
 
-COMMANDS = [new, stub, check, mutate, measure, show_measured]
+COMMANDS = [new, stub, check, mutate, measure, show_measured, sweep]
