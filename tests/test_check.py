@@ -176,7 +176,8 @@ def test_references_are_judged_on_many_draws(mini, tmp_path):
             "        print(torch.rand(()).item(), file=told)\n"
         )
     kata = load_curriculum(mini).kata("doubled")
-    (report,) = draw_katas([kata], jobs=2, seed=7, draws=60)
+    heard = []
+    (report,) = draw_katas([kata], jobs=2, seed=7, draws=60, heard=heard.append)
     assert len(report.problems) == 1, report.problems
     (problem,) = report.problems
     found = re.match(r"solution fails test_rarely on --seed (\d+): ", problem)
@@ -184,9 +185,56 @@ def test_references_are_judged_on_many_draws(mini, tmp_path):
     assert (mini / DOUBLED / "once").read_text() == "x"
     drawn = (mini / DOUBLED / "drawn").read_text().split()
     assert len(set(drawn)) == len(drawn) == 60
+    begun = [event for event in heard if event["event"] == "starting"]
+    assert max(event["draws"] for event in begun) == 60
     # that seed alone shows it again
     (report,) = draw_katas([kata], jobs=1, seed=int(found[1]), draws=1)
     assert report.problems == [problem]
+
+
+def test_draws_of_one_test_leave_the_others_out(mini):
+    kata = load_curriculum(mini).kata("doubled")
+    (report,) = draw_katas([kata], jobs=1, seed=7, draws=3, tests=["test_integers_are_refused"])
+    assert (report.tests, report.problems) == (1, [])
+    (report,) = draw_katas([kata], jobs=1, seed=7, draws=3, tests=["test_integers_are_refsed"])
+    assert "Did you mean test_integers_are_refused" in report.problems[0]
+
+
+def test_each_kata_is_told_as_it_ends(mini):
+    scaffold(mini, "week02/fresh", "python")
+    katas = [load_curriculum(mini).kata(name) for name in ("doubled", "fresh")]
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_waits_for_the_other(kata):\n"
+            "    import time\n    from pathlib import Path\n"
+            "    until = time.monotonic() + 60\n"
+            "    while not Path(__file__).with_name('told').exists():\n"
+            "        assert time.monotonic() < until\n        time.sleep(0.05)\n"
+        )
+    ended = []
+    for report in draw_katas(katas, jobs=2, seed=7, draws=2):
+        ended.append(report.kata.name)
+        (mini / DOUBLED / "told").touch()
+        assert report.problems == []
+    assert ended == ["fresh", "doubled"]
+
+
+def test_a_draw_that_ends_the_session_names_its_seed(mini):
+    edit(
+        mini / "solutions/week01/doubled.py",
+        "    torch.mul",
+        "    if x.numel() == 5:\n        import os\n\n        os._exit(9)\n    torch.mul",
+    )
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_rarely(kata, seed):\n    kata.doubled(torch.ones(5 + seed % 4))\n"
+        )
+    kata = load_curriculum(mini).kata("doubled")
+    (report,) = draw_katas([kata], jobs=1, seed=7, draws=60, tests=["test_rarely"])
+    found = re.search(r"exit code 9: .* in test_rarely on --seed (\d+)$", report.problems[0])
+    assert found
+    (report,) = draw_katas([kata], jobs=1, seed=int(found[1]), draws=1, tests=["test_rarely"])
+    assert report.problems
 
 
 def test_a_simulation_is_judged_on_each_profile(mini):

@@ -185,6 +185,7 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
         (["run"], 2, "expected names, --week N or --all"),
         (["run", "doubled", "--impl", "nowhere.py"], 2, "expected yours, solution or the path"),
         (["check", "doubled", "--all"], 2, "found none or more than one"),
+        (["check", "doubled", "--seeds", "2", "--wrong", "copies"], 2, "nor --wrong with --seeds"),
         (["profile", "show", "h300"], 2, "Did you mean"),
         (["new", "week1/Bad"], 2, "expected weekNN/snake_case_name"),
         (["new", "week01/doubled"], 2, "expected a name that is free"),

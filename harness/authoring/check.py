@@ -1,8 +1,8 @@
 """Prove katas: the contract holds, the reference passes, each wrong solution dies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from harness.authoring.matrix import (
     remembered_kills,
 )
 from harness.authoring.mutate import mark_problems
-from harness.authoring.session import Event, Judged, judge
+from harness.authoring.session import Event, Heard, Judged, judge
 from harness.base.errors import UsageProblem
 from harness.base.pace import pace
 from harness.content.kata import Kata
@@ -63,6 +63,7 @@ def check_katas(
     seed: int,
     whole: bool = False,
     part: Part = Part(),
+    heard: Heard = lambda _: None,
 ) -> list[Report]:
     """
     Check the contract of each kata, then run their kill matrices.
@@ -75,6 +76,7 @@ def check_katas(
         whole: Run every test on every wrong solution, and remember the cheapest kills; run the
             reference on every case that may be drawn.
         part: What of the matrix of one kata is asked for; the rest is neither run nor judged.
+        heard: Gets each event of each session as it is recorded.
 
     Raises:
         UsageProblem: no such wrong solution.
@@ -83,7 +85,7 @@ def check_katas(
         kata.id: Report(kata=kata, problems=contract_problems(kata, cache) + mark_problems(kata))
         for kata in katas
     }
-    runs = _Runs(cache=cache, jobs=jobs, seed=seed, whole=whole, part=part)
+    runs = _Runs(cache=cache, jobs=jobs, seed=seed, whole=whole, part=part, heard=heard)
     found = runs.matrices([kata for kata in katas if can_be_run(kata, cache)])
     for name, judged in found.items():
         report = reports[name]
@@ -107,6 +109,7 @@ class _Runs:
     seed: int
     whole: bool
     part: Part
+    heard: Heard
 
     def matrices(self, katas: Sequence[Kata]) -> dict[str, Judged]:
         """What came of each kata; clocks are read after everything else, alone."""
@@ -164,13 +167,18 @@ class _Runs:
         whole = self.whole or bool(self.part)
         # drawn cases would be remembered by names that never come again
         drawn = [] if self.whole else [f"--vary={DRAWN_CASES}"]
-        only = [f"--only={name}" for name in self.part.tests]
         judged = judge(
             katas,
             impls=impls,
             cpu_limit_s=TEST_LIMIT_S,
             seed=self.seed,
-            extra=[f"--matrix={'whole' if whole else 'lean'}", *NO_SPEED, *drawn, *only],
+            extra=[
+                f"--matrix={'whole' if whole else 'lean'}",
+                *NO_SPEED,
+                *drawn,
+                *_only(self.part.tests),
+            ],
+            heard=self.heard,
         )
         if judged.stopped and len(katas) > 1:
             return {kata.id: self._judge([kata], impls)[kata.id] for kata in katas}
@@ -183,20 +191,47 @@ class _Runs:
         }
 
 
-def draw_katas(katas: Sequence[Kata], *, jobs: int, seed: int, draws: int) -> list[Report]:
-    """Judge each reference on `draws` seeds, from `seed` upwards; no other implementation."""
-    size = max(1, min(BATCH, -(-len(katas) // (2 * jobs))))
-    batches = [katas[at : at + size] for at in range(0, len(katas), size)]
-    return _references(
-        katas, [(batch, f"--draws={draws}", "") for batch in batches], jobs=jobs, seed=seed
-    )
+def draw_katas(
+    katas: Sequence[Kata],
+    *,
+    jobs: int,
+    seed: int,
+    draws: int,
+    tests: Sequence[str] = (),
+    heard: Heard = lambda _: None,
+) -> Iterator[Report]:
+    """
+    Judge each reference on `draws` seeds, from `seed` upwards; no other implementation.
+
+    Args:
+        katas: Whose references.
+        jobs: Katas at a time, each in a process of its own.
+        seed: The first.
+        draws: How many.
+        tests: Only these; all when there are none.
+        heard: Gets each event of each session as it is recorded.
+
+    Yields:
+        What was found about each kata, in the order in which they end.
+    """
+    options = [f"--draws={draws}", *_only(tests)]
+    runs = {kata.id: [(options, "")] for kata in katas}
+    return _references(katas, runs, jobs=jobs, seed=seed, heard=heard)
 
 
 def profile_katas(
-    katas: Sequence[Kata], profiles: Sequence[str], *, jobs: int, seed: int
-) -> list[Report]:
+    katas: Sequence[Kata],
+    profiles: Sequence[str],
+    *,
+    jobs: int,
+    seed: int,
+    heard: Heard = lambda _: None,
+) -> Iterator[Report]:
     """
     Judge the reference of each kata that simulates a GPU on each of these hardware profiles.
+
+    Yields:
+        What was found about each kata, in the order in which they end.
 
     Raises:
         UsageProblem: none of them simulates one.
@@ -206,50 +241,64 @@ def profile_katas(
         raise UsageProblem(
             "--profiles: expected a kata that simulates a GPU (`profile` in kata.toml), found none."
         )
-    runs = [
-        ([kata], f"--profile={profile}", f" on {profile}")
-        for kata in simulated
-        for profile in profiles
-    ]
-    return _references(simulated, runs, jobs=jobs, seed=seed)
+    options = [([f"--profile={profile}"], f" on {profile}") for profile in profiles]
+    runs = {kata.id: options for kata in simulated}
+    return _references(simulated, runs, jobs=jobs, seed=seed, heard=heard)
 
 
 def _references(
     katas: Sequence[Kata],
-    runs: Sequence[tuple[Sequence[Kata], str, str]],
+    runs: Mapping[str, Sequence[tuple[Sequence[str], str]]],
     *,
     jobs: int,
     seed: int,
-) -> list[Report]:
-    """Judge references only: each run has some katas, an option of pytest and words for it."""
-    reports = {kata.id: Report(kata=kata) for kata in katas}
+    heard: Heard,
+) -> Iterator[Report]:
+    """Judge references only: each run of a kata has options of pytest, and words for them."""
 
-    def run(one: tuple[Sequence[Kata], str, str]) -> Judged:
+    def judged(kata: Kata, options: Sequence[str]) -> Judged:
         return judge(
-            one[0],
+            [kata],
             impls=["solution"],
             cpu_limit_s=TEST_LIMIT_S,
             seed=seed,
-            extra=[one[1], *NO_SPEED],
+            extra=[*options, *NO_SPEED],
+            heard=heard,
         )
 
+    left = {kata.id: len(runs[kata.id]) for kata in katas}
+    reports = {kata.id: Report(kata=kata) for kata in katas}
     with ThreadPoolExecutor(jobs) as pool:
-        for (batch, _, where), judged in zip(runs, pool.map(run, runs), strict=True):
-            for event in judged.checks:
-                report = reports[event["kata"]]
-                report.tests += 1
-                report.solution_s += event["cpu_s"]
-                report.total_s = report.solution_s
-                if event["outcome"] == "failed":
-                    drawn = seed if event["seed"] is None else event["seed"]
-                    report.problems.append(
-                        f"solution fails {event['name']}{where} on --seed {drawn}: "
-                        f"{event['message']}"
-                    )
-            if judged.stopped:
-                stopped = f"{judged.stopped}{where}"
-                reports[judged.at[0] or batch[0].id].problems.append(stopped)
-    return list(reports.values())
+        asked = {
+            pool.submit(judged, kata, options): (kata, where)
+            for kata in katas
+            for options, where in runs[kata.id]
+        }
+        for done in as_completed(asked):
+            kata, where = asked[done]
+            _note_reference(reports[kata.id], done.result(), where, seed)
+            left[kata.id] -= 1
+            if not left[kata.id]:
+                yield reports[kata.id]
+
+
+def _note_reference(report: Report, judged: Judged, where: str, seed: int) -> None:
+    """Read one run of a reference."""
+    for event in judged.checks:
+        report.tests += 1
+        report.solution_s += event["cpu_s"]
+        report.total_s = report.solution_s
+        if event["outcome"] == "failed":
+            drawn = seed if event["seed"] is None else event["seed"]
+            report.problems.append(
+                f"solution fails {event['name']}{where} on --seed {drawn}: {event['message']}"
+            )
+    if judged.stopped:
+        report.problems.append(f"{judged.stopped}{where}")
+
+
+def _only(tests: Sequence[str]) -> list[str]:
+    return [f"--only={name}" for name in tests]
 
 
 def _vary_problems(kata: Kata, seed: int) -> list[str]:

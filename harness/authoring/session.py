@@ -10,9 +10,10 @@ from harness.base.pace import PacedLimit, pace
 from harness.base.processes import run_watched
 from harness.content.kata import Kata
 from harness.running.runner import limits_of, pytest_command, read_record
-from harness.running.verdict import last_words
+from harness.running.verdict import events_of, last_words
 
 Event = dict[str, Any]
+Heard = Callable[[Event], None]
 WAITING = 10  # seconds by the wall's clock for a second of CPU time, where many processes compete
 STARTUP_S = 120.0  # of silence: libraries are imported, tests collected, compilers started
 
@@ -40,9 +41,10 @@ def judge(
     cpu_limit_s: float,
     seed: int | None = None,
     extra: Iterable[str] = (),
+    heard: Heard = lambda _: None,
 ) -> Judged:
     """
-    Judge `impls` of `katas` on the CPU, in a process of their own.
+    Judge `impls` of `katas` on the CPU, in a process of their own; `heard` gets what is recorded.
 
     A test that computes longer than `cpu_limit_s`, times the pace of this machine, fails by
     itself. So does one that waits ten times as long; where not even that helps, the process is
@@ -62,7 +64,7 @@ def judge(
         )
         exit_code, output = run_watched(
             command,
-            _silence(record, wall_s + STARTUP_S),
+            _Follower(record, wall_s + STARTUP_S, heard).overdue,
             {},
             cwd=katas[0].root,
             memory_bytes=limits_of(katas[0], "cpu").memory_bytes,
@@ -77,18 +79,39 @@ def judge(
         stopped = f"stopped after {wall_s + STARTUP_S:g} s without a word"
     else:
         stopped = f"ended with exit code {exit_code}: {last_words(output)}"
-    return Judged(checks=checks, stopped=stopped + (f" in {at[2]}" if begun else ""), at=at)
+    return Judged(checks=checks, stopped=stopped + _place(begun), at=at)
 
 
-def _silence(record: Path, limit_s: float) -> Callable[[float], bool]:
-    """Whether nothing has been written for so long."""
-    limit, size, since_s = PacedLimit(limit_s), -1, 0.0
+def _place(begun: Sequence[Event]) -> str:
+    """Where a session was, and on which draw."""
+    if not begun:
+        return ""
+    drawn = f" on --seed {begun[-1]['seed']}" if "seed" in begun[-1] else ""
+    return f" in {begun[-1]['name']}{drawn}"
 
-    def overdue(elapsed_s: float) -> bool:
-        nonlocal size, since_s
-        now = record.stat().st_size if record.is_file() else 0
-        if now != size:
-            size, since_s = now, elapsed_s
-        return limit.is_over(elapsed_s - since_s)
 
-    return overdue
+class _Follower:
+    """Reads a record as it is written, and knows how long nothing has been."""
+
+    def __init__(self, record: Path, silence_s: float, heard: Heard) -> None:
+        self.record = record
+        self.limit = PacedLimit(silence_s)
+        self.heard = heard
+        self._at = 0
+        self._since_s = 0.0
+
+    def overdue(self, elapsed_s: float) -> bool:
+        """Whether nothing has been written for too long; what has been is handed on."""
+        size = self.record.stat().st_size if self.record.is_file() else 0
+        if size > self._at:
+            self._since_s = elapsed_s
+            self._read()
+        return self.limit.is_over(elapsed_s - self._since_s)
+
+    def _read(self) -> None:
+        with self.record.open("rb") as stream:
+            stream.seek(self._at)
+            lines = stream.read().split(b"\n")
+        self._at += sum(len(line) + 1 for line in lines[:-1])  # the last has no end yet
+        for event in events_of(lines[:-1]):
+            self.heard(event)

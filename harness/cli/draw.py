@@ -1,6 +1,6 @@
 """How things look in a terminal. Rich is imported where something is drawn, not before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,10 +46,10 @@ def console() -> "Console":
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A spinner while a child process works; nothing when output goes to a file."""
-    with console().status(f"{what} ..."):
-        yield
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner while a child process works, with words that change; nothing in a file."""
+    with console().status(f"{what} ...") as spinner:
+        yield lambda words: spinner.update(readable(words).replace("[", "\\["))
 
 
 def brief(kata: Kata) -> None:
@@ -248,35 +248,49 @@ def _figures(name: str, value: object) -> Iterator[tuple[str, str]]:
         yield name, str(value)
 
 
-def reports(found: Sequence["Report"], *, seed: int, spent_s: float, verbose: bool) -> None:
-    """The result of `kata check`: one line a kata, every problem, and what it cost."""
+def reports(
+    found: Iterable["Report"], *, width: int, seed: int, spent_s: Callable[[], float], verbose: bool
+) -> bool:
+    """
+    The result of `kata check`: each kata as it comes, with every problem, then what it cost.
+
+    Returns:
+        Whether all of them are proven.
+    """
     out = console()
-    width = max(len(report.kata.name) for report in found)
+    bad = count = 0
     for report in found:
-        dead = sum(bool(tests) for tests in report.killed_by.values())
-        mark = MARKS["failed" if report.problems else "passed"]
-        matrix = f"{dead}/{len(report.killed_by)} wrong solutions dead, "
-        out.print(
-            f"{mark} {report.kata.name:{width}}  {matrix if report.killed_by else ''}"
-            f"{report.tests} tests, reference {report.solution_s:.1f} s, all {report.total_s:.1f} s"
-        )
-        for problem in report.problems:
-            out.print(f"    {problem}", markup=False)
-        for note in report.notes:
-            out.print(f"    note: {note}", markup=False)
-        if verbose:
-            for label, tests in report.killed_by.items():
-                out.print(f"    {label}: {', '.join(tests) or 'lives'}", markup=False)
-    bad = sum(bool(report.problems) for report in found)
-    minutes = spent_s / len(found) * PLANNED / PROJECTED_CORES / 60
+        count, bad = count + 1, bad + bool(report.problems)
+        _report(out, report, width, verbose=verbose)
     out.print(
-        f"{len(found) - bad} of {len(found)} katas proven, {spent_s:.0f} s of CPU time "
+        f"{count - bad} of {count} katas proven, {spent_s():.0f} s of CPU time "
         f"[dim]--seed {seed}[/]"
     )
-    if len(found) > 1:
+    if count > 1:
+        minutes = spent_s() / count * PLANNED / PROJECTED_CORES / 60
         out.print(
             f"at this rate {PLANNED} katas take {minutes:.0f} minutes on {PROJECTED_CORES} cores"
         )
+    return not bad
+
+
+def _report(out: "Console", report: "Report", width: int, *, verbose: bool) -> None:
+    """One kata's line, and what is to be said of it."""
+    dead = sum(bool(tests) for tests in report.killed_by.values())
+    mark = MARKS["failed" if report.problems else "passed"]
+    matrix = f"{dead}/{len(report.killed_by)} wrong solutions dead, "
+    out.print(
+        f"{mark} {report.kata.name:{width}}  {matrix if report.killed_by else ''}"
+        f"{report.tests} tests, reference {report.solution_s:.1f} s, all {report.total_s:.1f} s"
+    )
+    for problem in report.problems:
+        out.print(f"    {problem}", markup=False)
+    for note in report.notes:
+        out.print(f"    note: {note}", markup=False)
+    if verbose:
+        for label, tests in report.killed_by.items():
+            out.print(f"    {label}: {', '.join(tests) or 'lives'}", markup=False)
+    out.file.flush()
 
 
 def survey(found: "Survey", reference: str, *, verbose: bool) -> None:

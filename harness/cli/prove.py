@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -114,35 +115,56 @@ def check(
     Prove katas, all of them unless told which: contract, kill matrix, thresholds.
 
     With --wrong or --test every test asked for is run on every wrong solution asked for, and
-    only what they can show is judged; -v says who killed whom.
+    only what they can show is judged; -v says who killed whom. With --seeds each kata is told as
+    it ends, a draw that fails with the --seed that shows it again; --test picks the tests.
     """
-    from harness.authoring.check import Part, check_katas, draw_katas, profile_katas
+    from harness.authoring.check import Part, Report, check_katas, draw_katas, profile_katas
 
     chosen = choose(house, katas, weeks, everything or (not katas and weeks is None))
-    if (wrong or tests) and (len(chosen) != 1 or remember or seeds or profiles):
+    alone = remember or profiles or (wrong and seeds)
+    if (wrong or tests) and (len(chosen) != 1 or alone):
         raise UsageProblem(
-            "--wrong, --test: expected one kata and none of --remember, --seeds and --profiles, "
-            "found more. Say: kata check NAME --wrong NAME"
+            "--wrong, --test: expected one kata and neither --remember nor --profiles, nor --wrong "
+            "with --seeds, found that. Say: kata check NAME --wrong NAME"
         )
     seed = random.randrange(SEEDS) if seed is None else seed
     count = max(1, jobs or cores())
-    with draw.waiting(f"checking {len(chosen)} kata(s)"):
+    with draw.waiting(f"checking {len(chosen)} kata(s)") as say:
+
+        def heard(event: dict[str, Any]) -> None:
+            if event["event"] == "starting":
+                say(_progress(event, seeds))
+
+        found: Iterable[Report]
         if profiles:
             ids = _profile_ids(house.root / "hardware_profiles", profiles)
-            reports = profile_katas(chosen, ids, jobs=count, seed=seed)
+            found = profile_katas(chosen, ids, jobs=count, seed=seed, heard=heard)
         elif seeds:
-            reports = draw_katas(chosen, jobs=count, seed=seed, draws=seeds)
+            found = draw_katas(chosen, jobs=count, seed=seed, draws=seeds, tests=tests, heard=heard)
         else:
-            reports = check_katas(
+            found = check_katas(
                 chosen,
                 house.home / "cache",
                 jobs=count,
                 seed=seed,
                 whole=remember,
                 part=Part(wrong=wrong, tests=tests),
+                heard=heard,
             )
-    draw.reports(reports, seed=seed, spent_s=cpu_of_children_s(), verbose=verbose)
-    sys.exit(1 if any(report.problems for report in reports) else 0)
+        sound = draw.reports(
+            found,
+            width=max(len(kata.name) for kata in chosen),
+            seed=seed,
+            spent_s=cpu_of_children_s,
+            verbose=verbose,
+        )
+    sys.exit(0 if sound else 1)
+
+
+def _progress(event: dict[str, Any], seeds: int | None) -> str:
+    """Where a session is, in a line."""
+    drawn = f", draw {event['draws']} of {seeds}" if seeds and "draws" in event else ""
+    return f"{event['kata']}: {event['name']} on {event['impl']}{drawn}"
 
 
 def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:

@@ -57,7 +57,8 @@ class Recorder:
         known = dict(item.user_properties)
         name = known.get("test", item.name)
         whose = {"kata": known.get("kata", ""), "impl": known.get("impl", "")}
-        self.write({"event": "starting", "name": name, "phase": phase, **whose})
+        drawn: dict[str, Any] = {key: known[key] for key in ("seed", "draws") if key in known}
+        self.write({"event": "starting", "name": name, "phase": phase, **whose, **drawn})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the verdict of one test of one implementation."""
