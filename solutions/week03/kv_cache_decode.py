@@ -48,11 +48,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> "KVCache":
         """Return an empty cache with room for `max_len` tokens."""
-        shape = (batch, kv_heads, max_len, d)
-        return cls(
-            torch.empty(shape, dtype=dtype, device=device),
-            torch.empty(shape, dtype=dtype, device=device),
-        )
+        return cls(*torch.empty(2, batch, kv_heads, max_len, d, dtype=dtype, device=device))
 
     def append(
         self, k: Float[Tensor, "b h_kv t d"], v: Float[Tensor, "b h_kv t d"]

@@ -48,7 +48,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> "KVCache":
         """Return an empty cache with room for `max_len` tokens."""
-        raise NotImplementedError  # TODO(kata): two uninitialised buffers (about 5 lines)
+        raise NotImplementedError  # TODO(kata): two uninitialised buffers (1 line)
 
     def append(
         self, k: Float[Tensor, "b h_kv t d"], v: Float[Tensor, "b h_kv t d"]
