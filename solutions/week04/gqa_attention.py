@@ -34,7 +34,7 @@ def gqa_attention(
     scores = rows * d**-0.5 @ k.mT  # [b, hkv, group * s, t]
     if causal and s > 1:
         hidden = torch.ones(s, t, dtype=torch.bool, device=q.device).triu(t - s + 1)
-        by_head = scores.view(b, hq, s, t)
+        by_head = scores.view(-1, s, t)
         scores = by_head.masked_fill(hidden, -torch.inf).view_as(scores)
     return (scores.softmax(dim=-1) @ v).view(b, hq, s, d)
 
