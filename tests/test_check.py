@@ -127,7 +127,8 @@ def test_a_matrix_in_shares_proves_what_it_proves_in_one_piece(check, mini):
 
 
 def test_a_test_that_never_ends_is_stopped_and_named(check, mini, monkeypatch):
-    monkeypatch.setattr("harness.authoring.check.TEST_LIMIT_S", 1.0)
+    monkeypatch.setattr("harness.authoring.check.TEST_LIMIT_S", 2.0)
+    monkeypatch.setattr("harness.authoring.session.cpu_pace", lambda: 1.0)
     with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
         tests.write(
             "\n\ndef test_endless(kata):\n"
@@ -136,6 +137,35 @@ def test_a_test_that_never_ends_is_stopped_and_named(check, mini, monkeypatch):
     problems = "\n".join(check(part=Part(wrong=("copies",), tests=("test_endless",))).problems)
     assert "solution fails test_endless: stopped after " in problems
     assert " s of CPU time in test_endless" in problems
+
+
+def test_a_wrong_solution_that_never_ends_is_waited_for_once(check, mini, monkeypatch):
+    monkeypatch.setattr("harness.authoring.session.LEAST_LIMIT_S", 1.0)
+    monkeypatch.setattr("harness.authoring.session.cpu_pace", lambda: 1.0)
+    with (mini / "tests/wrong/week01/doubled/edits.toml").open("a") as edits:
+        edits.write(
+            '\n[never_ends]\nwhy = "it waits"\nfind = "    torch.mul"\n'
+            'replace = "    while x.numel():\\n        pass\\n    torch.mul"\n'
+        )
+    events = []
+    report = check(whole=True, jobs=2, heard=events.append)
+    assert report.problems == []
+    judged = [one for one in events if one["event"] == "check"]
+    told = [one["message"] for one in judged if one["impl"] == "wrong:never_ends"]
+    limits = [
+        float(found[1])
+        for message in told
+        if (found := re.match(r"stopped after ([\d.]+) s of CPU time", message))
+    ]
+    reference = [one for one in judged if one["impl"] == "solution"]
+    slowest_s = max(one["cpu_s"] for one in reference)
+    assert len(limits) > 4
+    # the reference of its own process
+    assert 1.0 < limits[0] < 1.1 + 5.0 * slowest_s
+    assert all(one < limits[0] for one in limits[1:])
+    # each share has judged the reference, and it counts once
+    assert report.tests == len({one["name"] for one in judged})
+    assert report.solution_s < sum(one["cpu_s"] for one in reference)
 
 
 def test_a_session_that_breaks_down_is_told_where_and_stops_no_other_kata(mini, tmp_path):

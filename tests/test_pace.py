@@ -53,5 +53,19 @@ def test_a_limit_that_is_passed_is_lengthened_once(takes):
     assert len(runs) == 1
 
 
+def test_a_limit_in_cpu_seconds_follows_these_alone(monkeypatch):
+    now = [0.0, 0.0]
+
+    def work():
+        now[:] = now[0] + 9.0 * REFERENCE_S, now[1] + 2.0 * REFERENCE_S
+
+    monkeypatch.setattr(pace, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pace, "process_time", lambda: now[1])
+    monkeypatch.setattr(pace, "_work", work)
+    pace.cpu_pace.cache_clear()
+    assert pace.cpu_pace() == pytest.approx(2.0)
+    pace.cpu_pace.cache_clear()
+
+
 def test_the_calibration_does_all_its_steps():
     assert pace._work() == 1024

@@ -26,6 +26,7 @@ from harness.meters.communication import (
     comm_meter,
     reduce_scatter_tensor,
 )
+from harness.plugin.cpu_limit import CpuLimit, Seconds
 from harness.plugin.fixtures import Ranks
 from harness.simulators import ranks
 from harness.simulators.ranks import RankFailed, RanksUnavailable, rank_device, run_ranks
@@ -509,6 +510,14 @@ def slow_to_join(monkeypatch):
 def test_the_limit_begins_when_all_ranks_have_joined(slow_to_join):
     expected = [(rank, 2, 1.0) for rank in range(2)]
     assert run_ranks(2, sum_of_ranks, 1.0, timeout_s=0.9, device="cuda") == expected
+
+
+def test_a_hang_ends_at_the_limit_of_the_test_and_is_noted():
+    limit = CpuLimit(30.0)
+    limit.now, limit.whose = Seconds(cpu=1.0, wall=0.5), ("week01/one", "wrong:hangs")
+    with pytest.raises(RankFailed, match="expected 2 ranks to finish in 0.5 s"):
+        Ranks("cpu", limit)(2, lambda rank, world: time.sleep(60))
+    assert limit.has_stopped("week01/one", "wrong:hangs")
 
 
 def test_a_hang_on_gpus_ends_at_its_own_limit(slow_to_join):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.authoring.contract import can_be_run, contract_problems
+from harness.authoring.limits import TEST_LIMIT_S
 from harness.authoring.matrix import (
     SHARED,
     WRONG,
@@ -18,12 +19,11 @@ from harness.authoring.matrix import (
 from harness.authoring.mutate import mark_problems
 from harness.authoring.session import Event, Heard, Judged, judge
 from harness.base.errors import UsageProblem
-from harness.base.pace import pace
+from harness.base.pace import cpu_pace
 from harness.content.kata import Kata
 from harness.content.submission import resolve_all
 
 SLOW_S = 5.0  # CPU seconds of a reference on its own tests that are worth a note
-TEST_LIMIT_S = 30.0  # CPU seconds of one test on one implementation
 DRAWN_CASES = 2  # besides those that a kata lists
 EVERY_CASE = 1_000_000  # more than there are
 MATCHES = "test_matches_reference"
@@ -121,7 +121,7 @@ class _Runs:
                     found[name].append(one)
         together = {
             name: Judged(
-                checks=[event for one in parts for event in one.checks],
+                checks=_each_once(event for one in parts for event in one.checks),
                 stopped=next((one.stopped for one in parts if one.stopped), ""),
             )
             for name, parts in found.items()
@@ -160,7 +160,8 @@ class _Runs:
         if not (self.whole or self.part) and kills.issuperset(known):
             count = 1  # the remembered kills are less work than a second start
         shares = [known[at::count] for at in range(min(count, len(known)))]
-        return [["stub", "solution", *shares[0]], *shares[1:]]
+        # the reference comes first everywhere: it tells how long a wrong solution may take
+        return [["stub", "solution", *shares[0]], *(["solution", *one] for one in shares[1:])]
 
     def _judge(self, katas: Sequence[Kata], impls: Iterable[str]) -> dict[str, Judged]:
         """One process; what stops it stops no other kata's judgement."""
@@ -301,6 +302,14 @@ def _only(tests: Sequence[str]) -> list[str]:
     return [f"--only={name}" for name in tests]
 
 
+def _each_once(events: Iterable[Event]) -> list[Event]:
+    """What every process of a kata has judged, as the first of them found it."""
+    found: dict[tuple[str, str], Event] = {}
+    for event in events:
+        found.setdefault((event["impl"], event["name"]), event)
+    return list(found.values())
+
+
 def _vary_problems(kata: Kata, seed: int) -> list[str]:
     """Cases that a learner may be given one day, and that the reference is not right on."""
     judged = judge(
@@ -364,7 +373,7 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
         ]
     if not part.wrong:
         report.problems += _idle_tests(by_impl, kills)
-    if report.solution_s > SLOW_S * pace():
+    if report.solution_s > SLOW_S * cpu_pace():
         report.notes.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.authoring.limits import LEAST_LIMIT_S, TEST_LIMIT_S, TIMES_SLOWEST
 from harness.authoring.mutants import Key, Mutant, mutants_of
 from harness.authoring.session import Judged, judge
 from harness.base.errors import HarnessError
@@ -24,8 +25,6 @@ from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
 
 BATCH = 40  # mutants judged by one process: one import of torch for all of them
-REFERENCE_LIMIT_S = 30.0  # CPU seconds of a test on the reference
-LEAST_LIMIT_S, TIMES_SLOWEST = 5.0, 5.0  # CPU seconds of a test on a mutant, and times the slowest
 NO_SPEED = ("-k", "not test_speed")
 UNWRITTEN = "TODO(author): why no test can tell"
 
@@ -117,9 +116,7 @@ def mutate(
 
 def _reference(kata: Kata, seed: int) -> tuple[list[str], float]:
     """The tests that the reference passes, the cheapest first; CPU seconds of the slowest."""
-    judged = judge(
-        [kata], impls=["solution"], cpu_limit_s=REFERENCE_LIMIT_S, seed=seed, extra=NO_SPEED
-    )
+    judged = judge([kata], impls=["solution"], cpu_limit_s=TEST_LIMIT_S, seed=seed, extra=NO_SPEED)
     failed = [
         f"{one['name']}: {one['message']}" for one in judged.checks if one["outcome"] == "failed"
     ]

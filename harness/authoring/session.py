@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.base.pace import PacedLimit, pace
+from harness.authoring.limits import LEAST_LIMIT_S, WAITING
+from harness.base.pace import PacedLimit, cpu_pace, pace
 from harness.base.processes import run_watched
 from harness.content.kata import Kata
 from harness.running.runner import limits_of, pytest_command, read_record
@@ -14,7 +15,6 @@ from harness.running.verdict import events_of, last_words
 
 Event = dict[str, Any]
 Heard = Callable[[Event], None]
-WAITING = 10  # seconds by the wall's clock for a second of CPU time, where many processes compete
 STARTUP_S = 120.0  # of silence: libraries are imported, tests collected, compilers started
 
 
@@ -46,12 +46,14 @@ def judge(
     """
     Judge `impls` of `katas` on the CPU, in a process of their own; `heard` gets what is recorded.
 
-    A test that computes longer than `cpu_limit_s`, times the pace of this machine, fails by
+    A test that computes longer than `cpu_limit_s`, in the seconds of this machine, fails by
     itself. So does one that waits ten times as long; where not even that helps, the process is
-    ended, and the rest is not judged.
+    ended, and the rest is not judged. A wrong solution has less where the reference, judged before
+    it, needs less.
     """
-    cpu_limit_s *= pace()
-    wall_s = cpu_limit_s * WAITING
+    wall_s = cpu_limit_s * WAITING * pace()
+    cpu_limit_s, least_s = cpu_limit_s * cpu_pace(), LEAST_LIMIT_S * cpu_pace()
+    limits = [f"--cpu-limit={cpu_limit_s:g}", f"--wrong-limit={least_s:g}", f"--timeout={wall_s:g}"]
     with tempfile.TemporaryDirectory(prefix="kata-check-") as folder:
         record = Path(folder) / "record.jsonl"
         command = pytest_command(
@@ -60,7 +62,7 @@ def judge(
             device="cpu",
             record=record,
             seed=seed,
-            extra=["--tb=line", f"--timeout={wall_s:g}", f"--cpu-limit={cpu_limit_s:g}", *extra],
+            extra=["--tb=line", *limits, *extra],
         )
         exit_code, output = run_watched(
             command,

@@ -3,11 +3,12 @@ How slow this machine is just now, so that time limits follow it.
 
 A limit in seconds is meant for the machine that `REFERENCE_S` was measured on, idle. What a slower
 or busier one needs on top is told by a fixed piece of pure Python on the wall's clock, which counts
-a slow processor, busy neighbours and a small share of a core alike.
+a slow processor, busy neighbours and a small share of a core alike. A limit in CPU seconds needs
+less, for a busy neighbour takes none of them.
 """
 
 from functools import cache
-from time import perf_counter
+from time import perf_counter, process_time
 
 STEPS = 1_000_000
 REFERENCE_S = 0.125  # CPython 3.11, one idle core of an AMD EPYC of 2019
@@ -24,6 +25,14 @@ def measured_pace() -> float:
     start = perf_counter()
     _work()
     return max(1.0, (perf_counter() - start) / REFERENCE_S)
+
+
+@cache
+def cpu_pace() -> float:
+    """How many times as many CPU seconds this machine needs, once for each process; at least 1."""
+    start = process_time()
+    _work()
+    return max(1.0, (process_time() - start) / REFERENCE_S)
 
 
 class PacedLimit:

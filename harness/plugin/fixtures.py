@@ -22,6 +22,7 @@ from harness.hardware.profiles import Profile
 from harness.judge.honesty.watch import watched
 from harness.judge.loading import Loadable, load_module
 from harness.judge.timing.threshold import judge_cost
+from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.seeding import seed_of
 
 if TYPE_CHECKING:
@@ -267,8 +268,9 @@ class Ranks:
     more than there are is skipped.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, limit: CpuLimit | None = None) -> None:
         self.device = device
+        self.limit = limit
 
     def world(self, most: int) -> int:
         """As many ranks as there can be, from 2 to `most`."""
@@ -284,23 +286,29 @@ class Ranks:
         """Run the ranks and return their results in order, tensors on the CPU."""
         __tracebackhide__ = True
         from harness.judge.honesty.watch import assert_tools_kept
-        from harness.simulators.ranks import RanksUnavailable, run_ranks
+        from harness.simulators.ranks import RanksHung, RanksUnavailable, run_ranks
 
         def on_rank(rank: int, world: int, *args: object) -> Any:  # noqa: ANN401 -- fn's own
             result = fn(rank, world, *args)
             assert_tools_kept()  # nobody else looks at what was this process's alone
             return result
 
+        if self.limit:
+            timeout_s = min(timeout_s, self.limit.now.wall)
         try:
             return run_ranks(world, on_rank, *args, timeout_s=timeout_s, device=self.device)
+        except RanksHung:
+            if self.limit:
+                self.limit.note_stop()
+            raise
         except RanksUnavailable as error:
             pytest.skip(error.message)
 
 
 @pytest.fixture
-def ranks(device: str) -> Ranks:
+def ranks(device: str, request: pytest.FixtureRequest) -> Ranks:
     """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked ranks."""
-    return Ranks(device)
+    return Ranks(device, request.config.pluginmanager.get_plugin("kata-cpu-limit"))
 
 
 @pytest.fixture(autouse=True)

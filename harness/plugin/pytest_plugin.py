@@ -101,6 +101,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--cpu-limit", type=float, metavar="S", help="CPU seconds that one test may take."
     )
+    group.addoption(
+        "--wrong-limit",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="CPU seconds that one of a wrong solution may take besides what the reference does.",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -155,7 +162,9 @@ def pytest_configure(config: pytest.Config) -> None:
         draws = Draws(config.getoption("--draws"), seed_generators)
         config.pluginmanager.register(draws, "kata-draws")
     if config.getoption("--cpu-limit"):
-        config.pluginmanager.register(CpuLimit(config.getoption("--cpu-limit")), "kata-cpu-limit")
+        limits = (config.getoption(f"--{name}") for name in ("cpu-limit", "timeout", "wrong-limit"))
+        limit = CpuLimit(*(one or 0.0 for one in limits))
+        config.pluginmanager.register(limit, "kata-cpu-limit")
     _settle_hypothesis(shrink=not (matrix or order))
 
 

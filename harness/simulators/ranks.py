@@ -58,6 +58,10 @@ class RankFailed(AssertionError):
     """A rank died, hung, or raised something that cannot be raised again in the parent."""
 
 
+class RanksHung(RankFailed):
+    """The ranks were not done in time."""
+
+
 class RanksUnavailable(DeviceError):
     """There is no GPU for each rank, or none that a rank could use."""
 
@@ -267,14 +271,14 @@ def _cause_of_death(exit_code: int) -> str:
     return f"killed by {signal.Signals(-exit_code).name}"
 
 
-def _hung(running: Sequence[_Process], job: _Job) -> RankFailed:
+def _hung(running: Sequence[_Process], job: _Job) -> RanksHung:
     """Say which ranks were still running, and where."""
     for process in running:
         os.kill(process.pid, signal.SIGUSR1)
     time.sleep(DUMP_WAIT_S)
     stacks = [_stack(process.rank, job) for process in running]
     ranks = ", ".join(str(process.rank) for process in running)
-    return RankFailed(
+    return RanksHung(
         f"run_ranks: expected {job.world} ranks to finish in {job.timeout_s:g} s, "
         f"found ranks [{ranks}] still running. Look for a send, receive or collective that "
         "another rank does not match.\n" + "\n".join(stacks)
