@@ -131,6 +131,32 @@ def test_a_kata_is_made_like_another(mini, tmp_path):
     assert all("TODO(author) is left" in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("reference", "functions", "todo"),
+    [
+        ("def first(n):\n    return n\n", '["first"]', "first"),
+        (
+            "class Pool:\n    LIMIT = 3\n\n    def __init__(self, n):\n        self.n = n\n\n"
+            "    def size(self):\n        return self.n\n",
+            '["Pool"]',
+            "Pool.__init__",
+        ),
+    ],
+    ids=["another name", "a class"],
+)
+def test_a_kata_whose_functions_are_called_otherwise_serves(
+    mini, tmp_path, reference, functions, todo
+):
+    like = load_kata(mini / "katas/week01/doubled")
+    like.solution.write_text(f'"""Kata week01/doubled: one."""\n\n\n{reference}')
+    toml = like.folder / "kata.toml"
+    toml.write_text(toml.read_text().replace('["doubled"]', functions))
+    scaffold(mini, "week02/tripled", like=load_kata(like.folder))
+    kata = load_kata(mini / "katas/week02/tripled")
+    assert list(kata.stub.todo) == [todo]
+    assert "raise NotImplementedError  # TODO(kata): in a few words" in kata.file.read_text()
+
+
 def test_a_likeness_serves_where_there_are_no_templates(mini, catalogue):
     entry = read_entry(catalogue, "week02/none")
     catalogue.write_text(CATALOGUE.replace("- backend: python", "- backend: basic"))

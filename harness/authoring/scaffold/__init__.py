@@ -120,6 +120,7 @@ def _words(
         "teaches": "One sentence: the mechanism, and why it matters.",
         "covers": [f"{week}.1"],
         "functions": likeness.functions if likeness else [name],
+        "todo": likeness.todo if likeness else name,
         "asked": list(entry.functions) if entry else [],
         "difficulty": 2,
         "minutes": 30,

@@ -36,6 +36,21 @@ class Likeness:
         return self._mark + self._renamed("".join(kept)).rstrip()
 
     @property
+    def todo(self) -> str:
+        """The first of its functions, or of their methods, that a stub leaves to the learner."""
+        named = {
+            getattr(node, "name", ""): node for node in ast.parse(self.text("solution.py")).body
+        }
+        for name in self.functions:
+            node = named.get(name)
+            if not isinstance(node, ast.ClassDef):
+                return name
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    return f"{name}.{method.name}"
+        return self.functions[0]
+
+    @property
     def _mark(self) -> str:
         return f"# TODO(author): made like {self.kata.name}\n"
 
