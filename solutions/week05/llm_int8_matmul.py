@@ -46,7 +46,8 @@ def outlier_columns(x: Float[Tensor, "tokens k"], threshold: float) -> Int[Tenso
     """
     if not threshold > 0:
         raise ValueError(f"threshold: expected a number above 0, found {threshold}")
-    return (x.abs() >= threshold).any(dim=0).nonzero().flatten()
+    # in the dtype of x the threshold itself would be rounded
+    return (x.abs().float() >= threshold).any(dim=0).nonzero().flatten()
 
 
 def llm_int8_matmul(

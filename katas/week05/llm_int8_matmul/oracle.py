@@ -48,7 +48,7 @@ def _near_codes(rows, k, generator, keep):
 
 def reference(*, x, w, threshold=6.0):
     """The definition: each feature on its way, whole numbers in int64, the rest in float64."""
-    outlier = [bool((x[:, at].abs() >= threshold).any()) for at in range(x.shape[1])]
+    outlier = [bool((x[:, at].abs().double() >= threshold).any()) for at in range(x.shape[1])]
     outlier = torch.tensor(outlier, dtype=torch.bool, device=x.device)
     inside = x.double() * ~outlier
     x_codes, x_scale = _codes(inside, 1)
@@ -58,7 +58,7 @@ def reference(*, x, w, threshold=6.0):
 
 def same_precision(*, x, w, threshold=6.0):
     """Sums and scales in float32, and a product of the outliers in the dtype of x."""
-    outlier = (x.abs() >= threshold).any(0)
+    outlier = (x.abs().double() >= threshold).any(0)
     x_codes, x_scale = _codes(x.float() * ~outlier, 1)
     w_codes, w_scale = _codes(w.float(), 0)
     product = (x_codes.double() @ w_codes.double()).float() * x_scale * w_scale
@@ -81,15 +81,16 @@ def like_a_language_model(seed):
 
 
 class FloatProducts(OperatorWatch):
-    """Counts in `multiplications` what matrix products in floating point take."""
+    """Counts `multiplications` in matrix products of floating point, and notes their `dtypes`."""
 
     def __init__(self):
         super().__init__()
-        self.multiplications = 0
+        self.multiplications, self.dtypes = 0, set()
 
     def run(self, func, args, kwargs):
         result = func(*args, **kwargs)
         name = str(func.overloadpacket).removeprefix("aten.")
         if name in PRODUCTS and result.is_floating_point():
             self.multiplications += result.numel() * args[-2].shape[-1]
+            self.dtypes.add(result.dtype)
         return result

@@ -43,6 +43,12 @@ def test_small_thresholds_hold_too(kata, device):
     assert kata.outlier_columns(x, 0.5).tolist() == [1]
 
 
+def test_thresholds_are_not_rounded_to_the_dtype_of_x(kata, device):
+    # 6.001 would be 6 in float16
+    x = torch.tensor([[6.0, 6.004]], dtype=torch.float16, device=device)
+    assert kata.outlier_columns(x, 6.001).tolist() == [1]
+
+
 def test_no_tokens_have_no_outliers(kata, device):
     assert kata.outlier_columns(torch.zeros(0, 4, device=device), 6.0).tolist() == []
 
@@ -59,11 +65,16 @@ def whole_numbers(seed, tokens, k, n):
     return x, w
 
 
-def test_what_is_on_the_grid_is_exact(kata, device, seed):
-    # scales of 1/8 and 2: sums of 64 products of codes are exact in float32
+@pytest.mark.parametrize(
+    ("x_scale", "w_scale"),
+    [(2.0**-3, 2.0), (2.0**-60, 2.0**40), (2.0**40, 2.0**-60)],
+    ids=["usual", "tiny tokens", "tiny weights"],
+)
+def test_what_is_on_the_grid_is_exact(kata, device, seed, x_scale, w_scale):
+    # scales are powers of 2: sums of 64 products of codes are exact in float32
     x, w = whole_numbers(seed, tokens=5, k=64, n=9)
-    out = kata.llm_int8_matmul((x / 8).to(device), (2 * w).to(device), threshold=INF)
-    assert out.tolist() == (x.long() @ w.long() / 4).tolist()
+    out = kata.llm_int8_matmul((x * x_scale).to(device), (w * w_scale).to(device), threshold=INF)
+    assert out.tolist() == ((x.long() @ w.long()).double() * x_scale * w_scale).tolist()
 
 
 def test_sums_past_31_bits(kata, device):
@@ -100,6 +111,42 @@ def test_scales_of_half_precision_weights_are_single(kata, device):
     assert kata.llm_int8_matmul(x, w).tolist() == [pytest.approx(row, rel=1e-3) for row in want]
 
 
+def test_codes_of_half_precision_are_found_in_single(kata, device):
+    # all numbers of float16 between 0.5 and 1, beside a 1: steps of 1/127, codes of 64 and more,
+    # where float16 goes by sixteenths
+    small = torch.arange(1025, 2048) / 2048
+    x = torch.stack((small, torch.ones(1023)), dim=1).half().to(device)
+    w = torch.tensor([[1.0], [0.0]], dtype=torch.float16, device=device)
+    want = torch.round(127 * small.double()) / 127
+    off = (kata.llm_int8_matmul(x, w)[:, 0].cpu().double() - want).abs()
+    at = int(off.argmax())
+    assert float(off[at]) < 0.001, f"x = {small[at]}: expected code {want[at] * 127}"
+
+
+def test_the_two_parts_are_added_in_single(kata, device):
+    # 64 · 5 · 0.3999 is 127.96875, half way between two numbers of float16
+    x = torch.full((1, 65), 5.0, dtype=torch.float16, device=device)
+    w = torch.full((65, 1), 0.4, dtype=torch.float16, device=device)
+    x[0, 64], w[64, 0] = 512.0, -0.25
+    assert kata.llm_int8_matmul(x, w).item() == pytest.approx(-0.03125, abs=1e-4)
+
+
+def test_outliers_are_multiplied_in_the_dtype_of_x(kata, oracle):
+    # on the CPU in every session
+    x, w = torch.ones(3, 8, dtype=torch.float16), torch.ones(8, 4, dtype=torch.float16)
+    x[1, 2] = 50.0
+    with oracle.FloatProducts() as counted:
+        kata.llm_int8_matmul(x, w)
+    assert counted.dtypes == {torch.float16}
+
+
+def test_an_infinite_feature_is_an_outlier_among_others(kata, device):
+    # which spoils its own token alone
+    x = torch.tensor([[127.0, INF, 0.0], [127.0, 1.0, -64.0]], device=device) / 32
+    w = torch.tensor([[127.0], [2.0], [127.0]], device=device)
+    assert kata.llm_int8_matmul(x, w).tolist() == [[INF], [(127 * 63 + 2) / 32]]
+
+
 def test_few_features_are_multiplied_in_floating_point(kata, oracle, cost, seed):
     # counted on the CPU in every session
     x, w = oracle.like_a_language_model(seed)
@@ -110,7 +157,8 @@ def test_few_features_are_multiplied_in_floating_point(kata, oracle, cost, seed)
     cost.check("floating_point_share", counted.multiplications / (32 * 512 * 128))
 
 
+@pytest.mark.parametrize("tokens", [2, 0])
 @pytest.mark.parametrize("threshold", [0.0, -6.0, NAN], ids=str)
-def test_thresholds_not_above_zero_are_refused(kata, device, threshold):
+def test_thresholds_not_above_zero_are_refused(kata, device, threshold, tokens):
     with pytest.raises(ValueError, match=r"\bthreshold\b"):
-        kata.outlier_columns(torch.ones(2, 3, device=device), threshold)
+        kata.outlier_columns(torch.ones(tokens, 3, device=device), threshold)
