@@ -143,8 +143,13 @@ def test_nccl_is_known_by_name(kata, oracle, name, stream):
 
 @pytest.mark.parametrize(
     "name",
-    ["void fused_add<ncclDevKernel_like>(float*)", "my_ncclKernel_probe", "nccl_free_gemm"],
-    ids=["in its arguments", "in the middle", "something like it"],
+    [
+        "void fused_add<ncclDevKernel_like>(float*)",
+        "my_ncclKernel_probe",
+        "nccl_free_gemm",
+        "NCCLKernel_probe",
+    ],
+    ids=["in its arguments", "in the middle", "something like it", "in other letters"],
 )
 def test_other_names_compute(kata, oracle, name):
     # also on the stream of NCCL's kernels
@@ -168,13 +173,16 @@ def test_copies_and_fills_count_as_compute(kata, oracle):
 
 def test_only_work_of_the_gpu_counts(kata, oracle):
     trace = oracle.trace(
+        # each lacks something that an event of interest has
+        {"ph": "M", "name": "process_name", "pid": 100, "tid": 0, "args": {}},
+        {"ph": "i", "s": "g", "name": "Iteration Start: PyTorch Profiler", "ts": 0},
+        {"ph": "f", "id": 1, "pid": 0, "tid": 7, "ts": 30, "cat": "ac2g", "bp": "e"},
+        oracle.op("Optimizer.step#AdamW.step", 80, 10, cat="user_annotation"),
         oracle.annotation(1, 0, 100),
         oracle.op("aten::mm", 0, 50),
         oracle.op(oracle.ALL_REDUCE, 0, 60),
         oracle.op("nccl:all_reduce", 0, 70, cat="gpu_user_annotation"),
         oracle.op("cudaLaunchKernel", 0, 80, cat="cuda_runtime"),
-        {"ph": "M", "name": "process_name", "pid": 100, "tid": 0, "ts": 0, "args": {}},
-        {"ph": "s", "id": 1, "pid": 100, "tid": 1, "ts": 20, "cat": "ac2g", "name": "ac2g"},
         oracle.kernel(90, 5),
     )
     found = us(kata.step_breakdown(trace, 1))
@@ -206,6 +214,11 @@ def test_times_late_in_the_day_lose_nothing(kata, oracle):
     assert found == (40, 30, 20, 40)
 
 
+def test_fractions_of_a_microsecond_count(kata, oracle):
+    found = split(kata, oracle, [(0.25, 20.5)], [(10.375, 20.5)], (0.5, 50.25))
+    assert found == (20.25, 20.5, 10.125, 19.375)
+
+
 def test_events_in_any_order_and_left_alone(kata, oracle, seed):
     trace = oracle.training(layers=30)
     expected = us(kata.step_breakdown(trace, 1))
@@ -228,6 +241,11 @@ def test_no_loop_in_a_loop(kata, oracle, lines, cost, seed, made):
         "nested": (20_000, 10_000),
     }[made]
     cost.check("lines", counted.lines / events)
+
+
+def test_a_trace_without_events_is_refused(kata, oracle):
+    with pytest.raises(ValueError, match="^step: "):
+        kata.step_breakdown(oracle.trace(), 1)
 
 
 @pytest.mark.parametrize("annotated", [[], [11, 110]], ids=["none", "others"])
@@ -380,10 +398,10 @@ def test_few_predictions_find_it(kata, oracle, profile, asked, cost):
 
 def test_a_batch_may_have_to_be_larger_still(kata, oracle, profile, asked):
     gpu = oracle.machine(profile, link_bandwidth=1e9, link_latency_s=0.0)
-    step = SMALL | {"t_compute_per_sample": 1e-12, "bucket_bytes": 2000}
+    step = SMALL | {"t_compute_per_sample": 1e-20, "bucket_bytes": 2000}
     # 3 us exposed in all, a hundredth of the step: 297 us of compute
     found = kata.break_even_batch(**step, profile=gpu, share=0.01)
-    assert math.isclose(found, 297e-6 / 1e-12, rel_tol=1e-6)
+    assert math.isclose(found, 297e-6 / 1e-20, rel_tol=1e-6)
 
 
 # ---- bad input -------------------------------------------------------------------------------
@@ -393,6 +411,7 @@ IMPOSSIBLE = [
     ("bytes_per_el", 0),
     ("t_compute_per_sample", 0.0),
     ("t_compute_per_sample", -1e-3),
+    ("t_compute_per_sample", float("nan")),
     ("world", 0),
     ("bucket_bytes", 0),
 ]
