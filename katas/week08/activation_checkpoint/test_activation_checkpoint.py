@@ -107,6 +107,22 @@ def test_backward_is_not_under_the_autocast_around_it(kata, oracle, seed):
     assert seen == [torch.float32] * 2
 
 
+def test_gradients_are_not_computed_under_the_autocast_of_forward(kata, oracle, seed):
+    # a product in float32, which autocast would round: its gradients are products, too
+    def fn(x, w):
+        with torch.autocast("cpu", enabled=False):
+            return x @ w
+
+    found = []
+    for apply in (kata.checkpoint, oracle.plain):
+        x, w = (draw(seed + i, 4, 4).requires_grad_() for i in range(2))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = apply(fn, x, w)
+        out.backward(draw(seed + 2, 4, 4))
+        found.append([out.detach(), x.grad, w.grad])
+    assert_same(*found)
+
+
 def test_gradients_accumulate(kata, oracle, device, seed):
     module = oracle.Mixing(8).to(device)
     x = draw(seed, 3, 8, device=device)
@@ -269,8 +285,9 @@ def test_argument_written_to_before_backward_is_refused(kata):
 
 @pytest.mark.parametrize("value", [None, 3, (), (None, 2)], ids=str)
 def test_fn_without_a_tensor_is_refused(kata, value):
-    with pytest.raises(ValueError, match="^fn: "):
-        kata.checkpoint(lambda x: value, torch.ones(2, requires_grad=True))
+    for grads in (True, False):
+        with torch.set_grad_enabled(grads), pytest.raises(ValueError, match="^fn: "):
+            kata.checkpoint(lambda x: value, torch.ones(2, requires_grad=True))
 
 
 # ---- segments and bytes --------------------------------------------------------------------
