@@ -17,6 +17,7 @@ from harness.base.errors import MetadataError
 from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli import main
+from harness.cli.house import House
 from harness.content.catalog import load_curriculum
 from harness.content.kata import load_kata, varied_cases
 from harness.learner.mastery import standing
@@ -494,6 +495,20 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
 
 
 # ---- other cases on a repeat ---------------------------------------------------------------
+
+
+def test_where_one_kata_stands_is_asked_of_no_other(mini, tmp_path, monkeypatch):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    house = House(mini)
+    kata = house.curriculum.kata("doubled")
+    house.progress.note("started", "doubled")
+    assert house.standing(kata) == house.standings()["doubled"]
+    assert house.standing(kata).open.started
+    (mini / "katas/week02/broken").mkdir()
+    (mini / "katas/week02/broken/kata.toml").write_text("title = 3\n")
+    with pytest.raises(MetadataError):
+        House(mini).standings()
+    assert House(mini).standing(kata) == house.standing(kata)
 
 
 def vary(mini, lines):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -89,12 +89,19 @@ class House:
 
     def standings(self) -> "dict[str, Standing]":
         """Where the learner stands with every kata, now."""
+        return self._standings(self.curriculum.katas, None)
+
+    def standing(self, kata: Kata) -> "Standing":
+        """Where the learner stands with one kata, now; nothing of the others is read."""
+        return self._standings({kata.name: kata}, kata.name)[kata.name]
+
+    def _standings(self, katas: Mapping[str, Kata], only: str | None) -> "dict[str, Standing]":
         from harness.learner.mastery import standings, timed_on
 
         return standings(
-            self.curriculum.katas,
-            self.progress.outlines(),
-            self.progress.notes(),
+            katas,
+            self.progress.outlines(only),
+            self.progress.notes(only),
             timed_on(self.progress.best()),
             self.now(),
         )

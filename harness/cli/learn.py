@@ -83,7 +83,7 @@ def start(house: House, kata: Kata) -> None:
     stub = house.blank_stub(kata, "start")
     if house.workspace.is_swapped(kata.name, kata.file):
         house.workspace.restore(kata.name, kata.file)
-    standing = house.standings()[kata.name]
+    standing = house.standing(kata)
     was_blank = kata.file.is_file() and kata.file.read_bytes() == stub
     kept = None if was_blank else house.workspace.reset(kata.name, kata.file, stub).kept
     house.progress.note("started", kata.name)
@@ -102,7 +102,7 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
     from harness.reports.ladder import climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
 
-    standing = house.standings()[kata.name]
+    standing = house.standing(kata)
     solved = standing.level >= Level.FAST and standing.open is None
     if not solved and not anyway:
         raise UsageProblem(

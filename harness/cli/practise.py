@@ -54,7 +54,8 @@ def run(
     chosen = choose(house, katas, weeks, everything)
     if profile is not None:
         find_profile(house.root / "hardware_profiles", profile)  # says so when there is none
-    legs = ["cpu", "cuda"] if device == "auto" and device_present() else [device]
+    gpu = device_present()
+    legs = ["cpu", "cuda"] if device == "auto" and gpu else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
     passed = True
     for kata in chosen:
@@ -75,13 +76,14 @@ def run(
                 outcome,
                 submission.owner,
                 house.shown(kata.file),
-                gpu=device_present(),
+                gpu=gpu,
                 verbose=verbose,
             )
             passed = passed and outcome.status == "passed"
-        if more and kata.vary:
+        if more:
             click.echo("You solved it before: cases were drawn besides those that are listed.")
-        if impl == "yours" and house.workspace.is_swapped(kata.name, kata.file):
+        swapped = impl == "yours" and submission.owner == "solution"
+        if swapped and house.workspace.is_swapped(kata.name, kata.file):
             click.echo(f"The reference stands in place of your file: kata restore {kata.name}")
     sys.exit(0 if passed else 1)
 
@@ -103,8 +105,9 @@ def choose(
 def more_cases(house: House, kata: Kata, impl: str) -> list[str]:
     """Options of pytest that have a kata which was solved before judged on other cases, too."""
     repeats = None
-    with house.even_without_room():
-        repeats = impl == "yours" and house.standings()[kata.name].solved_at
+    if impl == "yours" and kata.vary:
+        with house.even_without_room():
+            repeats = house.standing(kata).solved_at
     return [f"--vary={MORE_CASES}"] if repeats else []
 
 

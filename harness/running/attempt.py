@@ -58,12 +58,10 @@ def attempt(
         read_file(submission.path)  # says what is wrong with it
     assert_profiles(kata, device)
     begun = None
-    if progress:
-        with room():
-            progress.abort_orphans()
     with Interrupts() as interrupts:
         if progress:
             with room():
+                progress.abort_orphans()
                 begun = progress.start(
                     kata.name,
                     submission.owner,

@@ -132,8 +132,10 @@ def run_kata(
         duration_s = time.monotonic() - start
         watch.listen()
     events = watch.events
+    checks = checks_of(events)
     status, reason = verdict(
         events,
+        checks,
         exit_code,
         output,
         phase=watch.phase,
@@ -141,7 +143,7 @@ def run_kata(
         # on a GPU nothing is counted; without one nothing may be left out
         costs=[one.name for one in kata.cost] if device == "cpu" else [],
     )
-    outcome = _outcome(events, status, reason, output, duration_s, device)
+    outcome = _outcome(events, checks, status, reason, output, duration_s, device)
     if device == "cuda" and status in ("crashed", "timed_out"):
         return replace(outcome, device_problem=device_problem())
     return outcome
@@ -267,6 +269,7 @@ def device_problem() -> str:
 
 def _outcome(
     events: Sequence[Event],
+    checks: tuple[Check, ...],
     status: str,
     reason: str,
     output: str,
@@ -281,7 +284,7 @@ def _outcome(
         device=device,
         profile=session.get("profile", ""),
         seed=session.get("seed", 0),
-        checks=checks_of(events),
+        checks=checks,
         measurements=tuple(
             _measurement(found) for event in judged for found in event["measurements"]
         ),

@@ -78,6 +78,7 @@ def waiting(messages: Sequence[str]) -> str:
 
 def verdict(
     events: Sequence[Event],
+    checks: Sequence[Check],
     exit_code: int | None,
     output: str,
     *,
@@ -90,13 +91,13 @@ def verdict(
 
     Args:
         events: Its record.
+        checks: What was judged in it: `checks_of(events)`.
         exit_code: Of the child; None when it was stopped.
         output: The last part of what it printed.
         phase: "startup", "run" or "exit": what it had come to.
         limit_s: What that phase may take.
         costs: Names of what a pass must have measured.
     """
-    checks = checks_of(events)
     ended = bool(first(events, "end"))
     if ended and len(checks) == first(events, "session").get("tests"):
         status, reason = _judged(checks, output, _unmeasured(costs, events))

@@ -216,7 +216,7 @@ def watch(line, monkeypatch):
     ],
 )
 def test_a_verdict_says_what_happened_and_where(events, exit_code, output, status, reason):
-    found = verdict(events, exit_code, output, phase="startup", limit_s=3)
+    found = verdict(events, checks_of(events), exit_code, output, phase="startup", limit_s=3)
     assert found == (status, reason)
 
 
@@ -228,7 +228,10 @@ def test_a_verdict_says_what_happened_and_where(events, exit_code, output, statu
     ],
 )
 def test_a_run_that_is_stopped_says_in_which_test(events, reason):
-    assert verdict(events, None, "", phase="run", limit_s=5) == ("timed_out", reason)
+    assert verdict(events, checks_of(events), None, "", phase="run", limit_s=5) == (
+        "timed_out",
+        reason,
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,11 +251,12 @@ def test_only_a_skip_can_come_to_no_verdict(outcome, message, expected):
 def test_a_pass_has_measured_every_cost():
     found = {"event": "check", "name": "a", "outcome": "passed", "message": ""}
     events = [session(1), starting("a"), found | {"measurements": [{"name": "launches"}]}, END]
-    told = {"phase": "exit", "limit_s": 7}
-    assert verdict(events, 0, "", costs=["launches"], **told) == ("passed", "1 check passed")
+    told = {"checks": checks_of(events), "phase": "exit", "limit_s": 7}
+    told |= {"exit_code": 0, "output": ""}
+    assert verdict(events, costs=["launches"], **told) == ("passed", "1 check passed")
     reason = "expected every [[cost]] to be measured, found none of bytes_moved"
     costs = ["launches", "bytes_moved"]
-    assert verdict(events, 0, "", costs=costs, **told) == ("failed", reason)
+    assert verdict(events, costs=costs, **told) == ("failed", reason)
 
 
 def test_each_phase_has_a_time_of_its_own_and_none_comes_back(watch, line):
