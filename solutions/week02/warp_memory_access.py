@@ -107,7 +107,7 @@ def cache_replay(
 
 def _sorted_distinct(values: Integers) -> tuple[Integers, Flags]:
     """Sort each row, and mark the first of each of its values but `NOTHING`."""
-    ordered = np.sort(values, axis=1)
+    ordered = np.sort(values)
     first = ordered != NOTHING
     first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     return ordered, first
