@@ -97,5 +97,5 @@ def do_bench(
         ValueError: `launch` is not callable, `rep_ms` is not positive, `warmup_ms` or
             `flush_bytes` is negative.
     """
-    # TODO(kata): compile, estimate, warm up, time (about 45 lines with helpers)
+    # TODO(kata): compile, estimate, warm up, time (about 40 lines with helpers)
     raise NotImplementedError

@@ -49,7 +49,8 @@ class VirtualDevice:
     """
     Runs one kernel; `launch` queues it.
 
-    Whoever times it can read what was counted, in milliseconds and calls, and change none of it.
+    Whoever times it can read what was counted, in milliseconds, calls and bytes, and change
+    none of it.
     """
 
     def __init__(self, kernel, l2_bytes=40 * MIB):
@@ -57,7 +58,7 @@ class VirtualDevice:
         self.__host_ms = 0.0  # now, on the host
         self.__idle_from_ms = 0.0  # when the queue will be empty
         self.__busy_ms = 0.0
-        self.__launches = self.__syncs = 0
+        self.__launches = self.__syncs = self.__written_bytes = 0
         self.__resident = 0.0  # share of the kernel's data in the cache
         self.__random = random.Random(7)
         self.__marks = {}  # when the device passes them
@@ -78,6 +79,10 @@ class VirtualDevice:
     def syncs(self):
         return self.__syncs
 
+    @property
+    def written_bytes(self):
+        return self.__written_bytes
+
     def launch(self):
         self.__launches += 1
         self.__host_ms += LAUNCH_MS + (self.__kernel.compile_ms if self.__launches == 1 else 0.0)
@@ -93,6 +98,7 @@ class VirtualDevice:
         if nbytes < 1:
             raise ValueError(f"nbytes: expected 1 or more, found {nbytes}. Leave the memset out.")
         self.__host_ms += LAUNCH_MS
+        self.__written_bytes += nbytes
         self.__queue(nbytes / WRITE_BYTES_PER_MS)
         # lines are not evicted strictly in order of age: a cache's size leaves a third behind
         self.__resident = max(0.0, self.__resident - nbytes / (1.5 * self.__l2_bytes))

@@ -69,8 +69,9 @@ def test_one_disturbed_launch_does_not_cut_it_short(bench, oracle, launch):
 
 @pytest.mark.parametrize("l2_mib", [4, 400])
 def test_cache_of_any_size_is_emptied(bench, oracle, l2_mib):
-    timing, _ = bench(oracle.KERNELS["fits in the cache"], l2_mib=l2_mib)
+    timing, dev = bench(oracle.KERNELS["fits in the cache"], l2_mib=l2_mib)
     assert math.isclose(timing.median_ms, 0.1, rel_tol=0.02)
+    assert dev.written_bytes <= dev.launches * 2 * dev.l2_bytes
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,17 @@ def test_early_and_late_launches_count_alike(bench, oracle):
     assert math.isclose(timing.p80_ms - timing.p20_ms, 0.6 * timing.n * 0.002, rel_tol=0.05)
 
 
+def test_all_of_the_fewest_launches_are_timed(bench, oracle):
+    """Each takes 0.4 ms more than the last, and five are timed, whatever went before them."""
+    kernel = oracle.Kernel(cold_ms=40.0, warm_ms=40.0, jitter=0.0, disturbed=0.0, drift=0.01)
+    timing, dev = bench(kernel)
+    slowest_ms, tick_ms = 40.0 * (1 + 0.01 * dev.launches), 1e-3
+    assert timing.median_ms == pytest.approx(slowest_ms - 2 * 0.4, abs=tick_ms)
+    # a percentile is one of the two samples it lies between, or between them
+    assert slowest_ms - 4 * 0.4 - tick_ms <= timing.p20_ms <= slowest_ms - 3 * 0.4 + tick_ms
+    assert slowest_ms - 0.4 - tick_ms <= timing.p80_ms <= slowest_ms + tick_ms
+
+
 @pytest.mark.parametrize("options", [{}, {"rep_ms": 1e-3}, {"warmup_ms": 0}])
 def test_long_kernel(bench, oracle, options):
     timing, dev = bench(oracle.Kernel(cold_ms=40.0, warm_ms=40.0, disturbed=0.0), **options)
@@ -134,8 +146,9 @@ def test_negative_amounts_are_refused(kata, oracle, name, value):
 
 def test_result_of_a_launch_is_no_launch(kata, oracle):
     dev = oracle.VirtualDevice(oracle.KERNELS["streams"])
-    with pytest.raises(ValueError, match="launch"):
-        kata.do_bench(dev.launch(), dev)
+    for result in (dev.launch(), "a kernel"):
+        with pytest.raises(ValueError, match="launch"):
+            kata.do_bench(result, dev)
 
 
 def workload(name, device):
