@@ -61,6 +61,7 @@ def test_llama3_405b_against_the_dense_peak(kata, oracle):
 def test_skipped_zeros_are_no_peak(kata):
     assert kata.dense_peak(kata.H100) == 989.45e12
     assert kata.dense_peak(kata.A100) == 312e12
+    assert kata.dense_peak(kata.Chip(name="by hand", printed_flops_per_s=0.5)) == 0.5
     assert (
         kata.dense_peak(kata.Chip(name="X", printed_flops_per_s=8e12, with_sparsity=True)) == 4e12
     )
