@@ -185,6 +185,7 @@ def test_channels_that_make_no_pairs_are_refused(kata, device, d):
         ("cos", (1, 4)),  # one position would broadcast over all
         ("cos", (3, 1)),  # and so would one angle
         ("cos", (3, 8)),  # as wide as x: a pair has one angle, not two
+        ("cos", (3, 4, 1)),  # as many angles, and a further axis
         ("sin", (1, 4)),
         ("sin", (3, 1)),
         ("sin", (4, 3)),  # as many numbers, for other positions
