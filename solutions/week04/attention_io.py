@@ -85,7 +85,7 @@ def best_tiles(n: int, d: int, itemsize: int, sram_bytes: int, stages: int = 1) 
     Raises:
         ValueError: an argument is below 1, or no tiles fit `sram_bytes`; the message names it.
     """
-    _check_positive(n=n, d=d, itemsize=itemsize, sram_bytes=sram_bytes, stages=stages)
+    _check_positive(n=n)
     smallest = smem_bytes(TILE, TILE, d, itemsize, stages)
     if smallest > sram_bytes:
         raise ValueError(f"sram_bytes: expected {smallest} or more, found {sram_bytes}")
