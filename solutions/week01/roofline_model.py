@@ -88,7 +88,8 @@ def roofline(
     # max() keeps the first of equals, so the order of insertion settles ties
     times = {"compute": flops / _ceiling(machine.peak, "dtype", dtype)}
     for level, bandwidth in machine.bandwidth.items():
-        times[f"memory:{level}"] = bytes_by_level.get(level, 0.0) / bandwidth
+        if level in bytes_by_level:
+            times[f"memory:{level}"] = bytes_by_level[level] / bandwidth
     times["latency"] = machine.launch_s
     regime = max(times, key=times.__getitem__)
     return Verdict(time_s=times[regime], attainable=flops / times[regime], regime=regime)

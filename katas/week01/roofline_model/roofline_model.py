@@ -84,7 +84,7 @@ def roofline(
         ValueError: `flops` or a level's bytes are negative, bytes are 0 although there are
             FLOPs, or `machine` has no such dtype or level; the message names which.
     """
-    # TODO(kata): a time for each ceiling, the longest (about 15 lines with helpers)
+    # TODO(kata): a time for each ceiling, the longest (about 20 lines with helpers)
     raise NotImplementedError
 
 
