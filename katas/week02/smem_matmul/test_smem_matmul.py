@@ -56,6 +56,7 @@ def test_each_load_serves_a_whole_tile(kata, simt, seed, cost):
     loads = counted.of(a).load.elements + counted.of(b).load.elements
     assert loads == counted.global_load.elements, "a and b are read where they are"
     cost.check("global_loads", loads)
+    cost.check("barriers", counted.barriers_per_block)
     cost.check("load_sectors", counted.global_load.sectors_per_request)
     cost.check("store_sectors", counted.global_store.sectors_per_request)
 
