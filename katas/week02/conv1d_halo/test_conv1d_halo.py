@@ -42,6 +42,9 @@ def test_impulse_brings_out_the_weights_backwards(kata, at):
 def test_window_sum_counts_zeros_outside(kata):
     assert summed(kata, floats(1, 2, 3, 4), 3).tolist() == [3, 6, 9, 7]
     assert summed(kata, floats(1, 2, 3, 4), 2).tolist() == [3, 5, 7, 4]
+    # the shortest window, and the longest
+    assert summed(kata, floats(1, 2, 3, 4), 1).tolist() == [1, 2, 3, 4]
+    assert summed(kata, floats(1, 2, 3, 4), 33).tolist() == [10, 10, 10, 10]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -66,12 +69,13 @@ def test_sums_are_float32(kata):
 # ---- the kernel ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["forward", "reversed"])
-def test_threads_may_run_in_any_order(kata, simt, seed, order):
-    x, w, out = small_integers(seed, 600), small_integers(seed + 1, 7), np.zeros(600, np.float32)
+# with the longest window no element of the tile is left over
+@pytest.mark.parametrize(("order", "k"), [("forward", 7), ("reversed", 33)])
+def test_threads_may_run_in_any_order(kata, simt, seed, order, k):
+    x, w, out = small_integers(seed, 600), small_integers(seed + 1, k), np.zeros(600, np.float32)
     with simt(order=order):
         kata.conv1d[kata.blocks_for(600), kata.BLOCK](x, w, out)
-    expected = np.correlate(np.pad(x, 3), w, "valid")
+    expected = np.correlate(np.pad(x, k // 2), w, "valid")
     np.testing.assert_array_equal(out, expected, err_msg=f"with the threads in {order} order")
 
 
