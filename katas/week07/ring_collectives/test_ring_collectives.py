@@ -58,6 +58,12 @@ def test_each_rank_owns_the_sum_of_its_own_chunk(kata, oracle, ranks, seed):
                 chunks.append(kata.ring_reduce_scatter(x, rank, world, p2p))
         for x, vectors in zip(mine, cases, strict=True):
             assert torch.equal(x.cpu(), vectors[rank]), "x was written to: expected it unchanged"
+        for chunk in chunks:
+            held = chunk.untyped_storage().nbytes()
+            assert held == chunk.nbytes, (
+                f"expected {chunk.nbytes} bytes in memory for a chunk of as many, found {held}: "
+                "a view keeps all of the vector it is part of"
+            )
         return chunks
 
     for rank, chunks in enumerate(ranks(world, reduce_scatter, timeout_s=LIMIT_S)):
