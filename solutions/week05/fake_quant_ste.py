@@ -49,7 +49,8 @@ class _FakeQuantize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (inside,) = ctx.saved_tensors
-        return grad * inside, None, None, None, None
+        # not grad * inside: 0 times an infinite gradient is NaN
+        return torch.where(inside, grad, 0), None, None, None, None
 
 
 def fake_quantize(

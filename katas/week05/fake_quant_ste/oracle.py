@@ -42,6 +42,8 @@ def same_precision(*, x, scale, zero_point, qmin, qmax, axis=None):
 
 def torch_fake_quantize(x, scale, zero_point, qmin, qmax, axis=None):
     """The library's, differentiable; NaN and infinities aside it is the definition."""
+    if not scale.numel():
+        return x.clone()  # the library looks for the smallest of no zero points
     if axis is None:
         return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, qmin, qmax)
     return torch.fake_quantize_per_channel_affine(x, scale, zero_point, axis % x.dim(), qmin, qmax)
@@ -72,7 +74,22 @@ def rounded_loss(w1, w2, x, y, bits):
 
 
 def rounded(w, bits):
-    """Each row at the nearest of its symmetric codes."""
+    """Each row at the nearest of its symmetric codes, differentiable."""
     qmax = 2 ** (bits - 1) - 1
     scale, zero = w.detach().abs().amax(1) / qmax, torch.zeros(len(w), dtype=torch.int32)
-    return torch.fake_quantize_per_channel_affine(w.detach(), scale, zero, 0, -qmax, qmax)
+    return torch.fake_quantize_per_channel_affine(w, scale, zero, 0, -qmax, qmax)
+
+
+def trained(w1, w2, x, y, steps, bits):
+    """The weights after `steps` steps through rounded weights, Adam written out."""
+    weights = [w.clone().requires_grad_() for w in (w1, w2)]
+    means = [[torch.zeros_like(w), torch.zeros_like(w)] for w in weights]
+    for step in range(steps):
+        a, b = (rounded(w, bits) for w in weights)
+        loss = (F.relu(x @ a.T) @ b.T - y).square().mean()
+        for w, mean, g in zip(weights, means, torch.autograd.grad(loss, weights), strict=True):
+            mean[0] = 0.9 * mean[0] + 0.1 * g
+            mean[1] = 0.999 * mean[1] + 0.001 * g.square()
+            first, second = mean[0] / (1 - 0.9 ** (step + 1)), mean[1] / (1 - 0.999 ** (step + 1))
+            w.data -= 0.01 * (1 - step / steps) * first / (second.sqrt() + 1e-8)
+    return [w.detach() for w in weights]

@@ -72,6 +72,22 @@ def test_gradient_ends_where_codes_are_clamped(kata, device):
     assert grad.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]
 
 
+def test_what_is_clamped_has_no_gradient_whatever_comes_back(kata, device):
+    # codes 0, 5, -6 and 9 within -4 … 3, and a NaN, which has none either
+    x = torch.tensor([0.0, 5.0, -6.0, 9.0, NAN], device=device)
+    pull = torch.tensor([INF, INF, -INF, NAN, INF], device=device)
+    _, grad = value_and_gradient(kata, x, *per_tensor(device), -4, 3, pull=pull)
+    assert grad.tolist() == [INF, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_the_gradient_that_comes_back_stays_as_it_is(kata, device):
+    # whoever holds it reads it after this step too
+    x = torch.tensor([0.0, 5.0, -6.0], device=device)
+    pull = torch.tensor([2.0, 3.0, 4.0], device=device)
+    value_and_gradient(kata, x, *per_tensor(device), -4, 3, pull=pull)
+    assert pull.tolist() == [2.0, 3.0, 4.0]
+
+
 def test_nan_stays_and_what_is_huge_is_clamped(kata, device):
     x = torch.tensor([NAN, INF, -INF, 3e38, -3e38], device=device)
     out, grad = value_and_gradient(kata, x, *per_tensor(device, scale=0.5, zero_point=1), -4, 3)
@@ -102,6 +118,14 @@ def test_what_is_quantized_stays_as_it_is(kata, oracle, device, bits, by_row, se
     twice, grad = value_and_gradient(kata, once, *rest)
     assert torch.equal(twice, once)
     assert grad.min() == 1.0, "every code is within the range: expected gradients of 1"
+
+
+def test_each_call_goes_back_by_its_own_mask(kata, device):
+    # two calls of one shape before the first gradient, as of two layers
+    first, second = (torch.full((3,), at, device=device).requires_grad_() for at in (1.0, 9.0))
+    outs = [kata.fake_quantize(x, *per_tensor(device), -4, 3) for x in (first, second)]
+    sum(outs).sum().backward()
+    assert (first.grad.tolist(), second.grad.tolist()) == ([1.0] * 3, [0.0] * 3)
 
 
 def test_one_byte_an_element_is_kept(kata, oracle, dispatch, cost, seed):
@@ -160,7 +184,7 @@ def test_scale_has_no_gradient(kata, device):
     assert not scale.requires_grad
 
 
-@pytest.mark.parametrize("value", [0.0, 1e-45], ids=["zeros", "smallest"])
+@pytest.mark.parametrize("value", [0.0, 1e-45, 1e-39], ids=["zeros", "smallest", "subnormal"])
 def test_channels_of_nothing_have_a_scale(kata, device, value):
     w = torch.full((2, 3), value, device=device)
     w[0] = 6.0
@@ -214,6 +238,22 @@ def test_a_step_is_one_forward_pass_and_one_of_adam(kata, oracle, seed):
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-4], ids=["data", "gradients near Adam's epsilon"])
+def test_weights_go_where_adam_takes_them(kata, oracle, size, one_thread):
+    # fixed inputs, none of whose codes is near a tie in three steps
+    generator = torch.Generator().manual_seed(5)
+    shapes = ((6, 5), (3, 6), (16, 5), (16, 3))
+    w1, w2, x, y = (torch.randn(shape, generator=generator) for shape in shapes)
+    model = kata.Student(w1, w2)
+    for w in model.parameters():
+        w.grad = torch.ones_like(w)  # of whatever came before
+    kata.qat_fit(model, size * x, size * y, steps=3, bits=4)
+    want = oracle.trained(w1, w2, size * x, size * y, steps=3, bits=4)
+    for name, found, expected in zip(("w1", "w2"), model.parameters(), want, strict=True):
+        off = float((found.detach() - expected).abs().max())
+        assert off <= 1e-5, f"{name}: expected {expected.tolist()}, found {found.tolist()}"
+
+
 # ---- bad input -----------------------------------------------------------------------------
 
 
@@ -239,3 +279,10 @@ def test_scales_of_channels_need_an_axis(kata, device, channels):
 def test_what_has_no_scale_is_refused(kata, device, name, bits, axis):
     with pytest.raises(ValueError, match=f"^{name}: "):
         kata.absmax_scale(torch.ones(2, 3, device=device), bits, axis)
+
+
+@pytest.mark.parametrize("bits", [1, 17])
+def test_training_for_no_such_codes_is_refused(kata, bits):
+    model = kata.Student(torch.ones(2, 3), torch.ones(1, 2))
+    with pytest.raises(ValueError, match="^bits: "):
+        kata.qat_fit(model, torch.ones(4, 3), torch.ones(4, 1), steps=1, bits=bits)
