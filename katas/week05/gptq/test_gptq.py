@@ -90,7 +90,7 @@ def test_damping_may_be_zero(kata, oracle, device, seed):
 def test_dead_columns_do_not_widen_the_grid(kata, oracle, device, seed):
     inputs = draw(oracle, device, seed, dead=[2, 9])
     want = oracle.reference(**inputs)
-    inputs["w"][:, [2, 9]] = 1000.0
+    inputs["w"][:, 2], inputs["w"][:, 9] = 1000.0, torch.nan
     q = kata.gptq(**inputs)
     assert_matches(tuple(q), want, same_precision=oracle.same_precision(**inputs))
     assert kata.dequantize(q)[:, [2, 9]].tolist() == [[0.0, 0.0]] * 4
@@ -111,6 +111,16 @@ def test_small_inputs_are_not_dead(kata, oracle, device, seed):
     inputs = draw(oracle, device, seed)
     inputs["x"] = inputs["x"] * 2.0**-30
     assert_right(kata, oracle, inputs)
+
+
+def test_a_quiet_column_is_not_dead(kata, oracle, device, seed):
+    # a millionth of the others: its squares are 10^-12 of theirs
+    inputs = draw(oracle, device, seed)
+    x = inputs["x"].clone()
+    x[:, 5] *= 2.0**-20
+    spare = torch.randn(48, 24, generator=torch.Generator().manual_seed(seed))
+    w = oracle.settled(spare, x.cpu(), 4, 8, 0.01, 4).to(device)
+    assert_right(kata, oracle, {**inputs, "x": x, "w": w})
 
 
 def test_inputs_of_zeros_leave_no_weights(kata, device):
