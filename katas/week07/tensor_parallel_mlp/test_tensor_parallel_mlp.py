@@ -128,7 +128,10 @@ def test_layers_without_a_bias_have_none(kata, oracle, ranks, seed):
     def forward(rank, world):
         with group() as (tp, _):
             net = parallel_mlp(kata, [*own(w1), None, *own(w2), None], tp, nn.ReLU())
-            assert len([*net.parameters()]) == 2
+            names = [name for name, _ in net.named_parameters()]
+            assert names == ["0.weight", "2.weight"], (
+                f"layers made with bias=None: expected two weights as parameters, found {names}"
+            )
             return net(*own(x)).detach()
 
     for found in ranks(2, forward, timeout_s=LIMIT_S):
@@ -147,9 +150,13 @@ def test_a_rank_keeps_a_copy_of_its_part(kata, oracle, ranks, cost, seed):
         for tensor in whole:
             tensor.fill_(torch.nan)
         wanted = parts_of(oracle, own(*weights), rank, world)
+        names = [name for name, _ in net.named_parameters()]
+        assert names == ["0.weight", "0.bias", "2.weight", "2.bias"], (
+            f"two layers: expected a weight and a bias each as parameters, found {names}"
+        )
         for (name, found), want in zip(net.named_parameters(), wanted, strict=True):
-            assert_matches(found.detach(), want, name=f"rank {rank} of {world}: {name}")
-            assert isinstance(found, nn.Parameter)
+            told = f"rank {rank} of {world}: {name}, the whole one overwritten since"
+            assert_matches(found.detach(), want, name=told)
         return sum(layer.weight.untyped_storage().nbytes() for layer in (net[0], net[2]))
 
     held = ranks(world, build, timeout_s=LIMIT_S)
@@ -355,6 +362,18 @@ def test_a_gradient_without_memory_of_its_own_is_summed(kata, oracle, ranks, see
         assert_matches(whole, torch.full((4, 3), 2.0).double(), name="x.grad")
         assert_matches(residual, torch.full((3,), 3.0).double(), name="the other summand's grad")
         assert_matches(inside, torch.full((3,), 2.0).double(), name="the grad behind copy_to_tp")
+
+
+def test_gradients_are_not_changed_by_later_ones(kata, ranks):
+    def step(rank, world):
+        with group() as (tp, _):
+            leaves = [leaf(torch.zeros(3)) for _ in range(2)]
+            first, second = (kata.copy_to_tp(one, tp) for one in leaves)
+            return torch.autograd.grad((2 * first + 3 * second).sum(), leaves)
+
+    for found in ranks(2, step, timeout_s=LIMIT_S):
+        for name, grad, want in zip(("first", "second"), found, (4.0, 6.0), strict=True):
+            assert_matches(grad, torch.full((3,), want), name=f"the gradient of the {name} x")
 
 
 def test_what_the_ranks_do_not_divide_is_refused(kata, ranks):
