@@ -8,7 +8,7 @@ BATCH_ON_PAR = 8  # at this batch a gradient takes as long to compute as to redu
 
 class Mixed(nn.Module):
     """
-    Every kind of parameter: tied, strided, a scalar, frozen, alone in its bucket; and buffers.
+    Every kind of parameter: tied, with gaps, a scalar, frozen, alone in its bucket; and buffers.
 
     All are whole numbers, as are the inputs and the gradients, so sums are exact in any order.
     `forward` leaves out the parts named in `without`.
@@ -25,7 +25,7 @@ class Mixed(nn.Module):
         self.frozen = nn.Parameter(draw(7), requires_grad=False)
         self.tied = nn.Parameter(draw(7, 7))
         self.alias = self.tied
-        self.strided = nn.Parameter(draw(5, 7).t())
+        self.strided = nn.Parameter(draw(5, 14)[:, ::2].t())
         self.gain = nn.Parameter(draw() + 3)
         self.shift = nn.Parameter(draw(5))
         self.register_buffer("seen", torch.tensor(2**53 + 1 + seed))
