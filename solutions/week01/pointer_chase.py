@@ -3,6 +3,7 @@
 One random cycle through all slots, a walk along it, and what the times of such walks tell.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -63,11 +64,11 @@ def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]
         )
     if any(after <= before for before, after in pairwise(sizes_bytes)):
         raise ValueError(f"sizes_bytes: expected ascending sizes, found {list(sizes_bytes)}")
-    undisturbed = np.minimum.accumulate(np.asarray(ns_per_load)[::-1])[::-1]
+    undisturbed = np.minimum.accumulate(ns_per_load[::-1])[::-1]
     groups: list[list[int]] = []
-    lowest = 0.0
+    lowest = -math.inf
     for size, ns in zip(sizes_bytes, undisturbed.tolist(), strict=True):
-        if not groups or ns > RISE * lowest:
+        if ns > RISE * lowest:
             groups.append([])
             lowest = ns
         groups[-1].append(size)

@@ -3,6 +3,7 @@
 One random cycle through all slots, a walk along it, and what the times of such walks tell.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
