@@ -201,8 +201,7 @@ def blelloch_scan(
     if scratch.size < least:
         raise ValueError(f"scratch: expected at least {least} words, found {scratch.size}")
 
-    if x.size:
-        _scan(x, out, scratch, OPS[op], block)
+    _scan(x, out, scratch, OPS[op], block)
     return out
 
 

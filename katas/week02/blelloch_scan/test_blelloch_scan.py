@@ -98,6 +98,17 @@ def test_banks_and_sectors(kata, simt, cost):
     cost.check("store_sectors", counted.global_store.sectors_per_request)
 
 
+def test_levels_share_the_scratch(kata, simt):
+    # 513, 65, 9, 2 blocks and one: no word is left for a level that begins too late
+    x = np.arange(4097, dtype=np.uint32)
+    scratch = np.zeros(kata.scratch_size(x.size, 1), dtype=np.uint32)
+    with simt() as counted:
+        found = kata.blelloch_scan(x, scratch=scratch, block=1)
+    np.testing.assert_array_equal(found, np.cumsum(x, dtype=np.uint32) - x)
+    most = counted.stores_per_element(scratch).max()
+    assert most == 1, "each word of `scratch` is stored once, by one thread"
+
+
 def test_given_arrays_are_used(kata):
     out = cuda.to_device(np.full(4, SENTINEL, dtype=np.uint32))
     scratch = cuda.to_device(np.full(8, SENTINEL, dtype=np.uint32))
