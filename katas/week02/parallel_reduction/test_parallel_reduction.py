@@ -62,15 +62,20 @@ def test_threads_may_run_in_any_order(kata, simt, kernel, order):
     assert partial[0] == 256 * 257 // 2, f"with the threads in {order} order"
 
 
-# 2^24, 1 and 2^-24 in threads of their own, and in one thread: in any order each sum of two
-# rounds to the larger one, while float64 comes to 2^24 + 2
+# 2^24, 1 and 2^-24 in threads of their own, in one thread, and in warps of their own: in any order
+# each sum of two rounds to the larger one, while float64 comes to 2^24 + 2
 @pytest.mark.parametrize(
-    ("kernel", "places"), [("block_sum_sequential", [0, 16, 32]), ("block_sum_warp", [0, 64, 128])]
+    ("kernel", "block", "places"),
+    [
+        ("block_sum_sequential", 64, [0, 16, 32]),
+        ("block_sum_warp", 64, [0, 64, 128]),
+        ("block_sum_warp", 128, [0, 32, 64]),
+    ],
 )
-def test_sums_are_float32(kata, kernel, places):
+def test_sums_are_float32(kata, kernel, block, places):
     x, partial = np.zeros(192, dtype=np.float32), unwritten(2)
     x[places] = 2**24, 1, 2**-24
-    getattr(kata, kernel)[1, 64](cuda.to_device(x), partial)
+    getattr(kata, kernel)[1, block](cuda.to_device(x), partial)
     assert partial.copy_to_host()[0] == 2**24
 
 
