@@ -143,7 +143,7 @@ def arithmetic_intensity(fn: Callable[..., Any], *args: object) -> float:
 
 def _tensors(tree: object) -> list[Tensor]:
     """The tensors anywhere in `tree`, each once."""
-    return [*{id(leaf): leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}.values()]
+    return [*dict.fromkeys(leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))]
 
 
 def _refuse_large(tensors: Sequence[Tensor]) -> None:

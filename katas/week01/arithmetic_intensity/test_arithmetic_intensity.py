@@ -16,7 +16,7 @@ MATMULS = {
     "baddbmm": lambda: torch.baddbmm(meta(5, 3), meta(4, 5, 7), meta(4, 7, 3)),
 }
 CONVOLUTIONS = {
-    "strided and padded": lambda: F.conv2d(meta(2, 6, 9, 8), meta(4, 6, 3, 3), stride=2, padding=1),
+    "strided and padded": lambda: F.conv2d(meta(3, 6, 9, 8), meta(4, 6, 3, 3), stride=2, padding=1),
     "in groups, with a bias": lambda: F.conv1d(meta(2, 6, 9), meta(4, 3, 3), meta(4), groups=2),
     "transposed": lambda: F.conv_transpose2d(meta(2, 6, 5, 4), meta(6, 4, 3, 3), stride=2),
     "transposed, in groups": lambda: F.conv_transpose1d(meta(2, 6, 5), meta(6, 2, 3), groups=3),
