@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -107,7 +108,6 @@ def _minimum(group: Sequence[Run]) -> float | None:
 
 SHARES = (1e-5, 3e-5, 1e-4, 3e-4)  # of the target, for one run: 15 runs at each are 0.66 %
 SIZES, SPREAD = 15, 6.0  # at each budget, from a sixth to six times the size expected
-OFF_CENTRE = 1.3  # a loss is a parabola only near its minimum: further off the vertex is biased
 
 
 def plan_and_predict(train: Train, target_flops: float) -> float:
@@ -119,22 +119,12 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """
-    runs: list[Run] = []
-    before = SHARES[0] * target_flops
-    best = math.sqrt(before / 120)  # 20 tokens per parameter, until the runs know better
-    for flops in (share * target_flops for share in SHARES):
-        group, best = _centred_sweep(train, flops, best * math.sqrt(flops / before))
-        runs += group
-        before = flops
-    return isoflop_fit(runs).at(target_flops)
-
-
-def _centred_sweep(train: Train, flops: float, centre: float) -> tuple[list[Run], float]:
-    """Train one budget at sizes around `centre`, and again until the best one is the centre."""
-    while True:
+    sweeps: list[list[Run]] = []
+    per_root = 120**-0.5  # at 20 tokens per parameter, until the runs know better
+    for flops in (share * target_flops for share in (SHARES[0], *SHARES)):
+        centre = per_root * math.sqrt(flops)
         sizes = np.geomspace(centre / SPREAD, centre * SPREAD, SIZES).tolist()
-        group = [Run(flops, params, train(params, flops / (6 * params))) for params in sizes]
-        best = _minimum(group) or min(group, key=lambda run: run.loss).params
-        if max(best / centre, centre / best) <= OFF_CENTRE:
-            return group, best
-        centre = best
+        sweeps.append([Run(flops, params, train(params, flops / (6 * params))) for params in sizes])
+        per_root = _minimum(sweeps[-1]) / math.sqrt(flops)
+    # a loss is a parabola only near its minimum, which the first sweep has merely found
+    return isoflop_fit(chain(*sweeps[1:])).at(target_flops)

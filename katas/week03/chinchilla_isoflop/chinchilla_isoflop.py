@@ -86,5 +86,5 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """
-    # TODO(kata): sweep small budgets, fit, predict (about 20 lines with helpers)
+    # TODO(kata): sweep small budgets, fit, predict (about 10 lines with helpers)
     raise NotImplementedError

@@ -114,10 +114,11 @@ def test_all_budgets_share_in_the_line(kata):
     assert math.isclose(law.exponent, math.log10(800) / 4, rel_tol=1e-9)
 
 
-def test_irreducible_loss_moves_nothing(kata):
+@pytest.mark.parametrize("more", [5, -1.5])  # to losses above 7, to some below 1
+def test_irreducible_loss_moves_nothing(kata, more):
     runs = two_budgets(kata)
-    higher = [run._replace(loss=run.loss + 5) for run in runs]
-    before, after = kata.isoflop_fit(runs), kata.isoflop_fit(higher)
+    moved = [run._replace(loss=run.loss + more) for run in runs]
+    before, after = kata.isoflop_fit(runs), kata.isoflop_fit(moved)
     assert math.isclose(before.at(1e24), after.at(1e24), rel_tol=1e-6)
 
 
