@@ -1,6 +1,8 @@
 """What the dispatcher meters count, against numbers worked out by hand."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch.nn.functional as nnf
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from harness.meters.dispatch import (
     counting,
@@ -225,6 +228,36 @@ def test_flops_of_a_product_and_its_backward():
     with flop_meter() as meter:
         (x @ w).sum().backward()
     assert meter.flops == 3 * (2 * 5 * 8 * 4)
+
+
+@pytest.mark.parametrize(
+    "inference", [False, True], ids=["recorded for the backward pass", "in inference mode"]
+)
+def test_flops_are_those_of_pytorchs_own_counter(inference):
+    def work():
+        x = torch.ones(2, 3, 8, 8)
+        y = torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3), padding=1)
+        y = torch.nn.functional.scaled_dot_product_attention(y, y, y)
+        y = torch.nn.functional.linear(y, torch.ones(5, 8)).relu()
+        return torch.einsum("bchw,bchv->bwv", y, y).sum()
+
+    def counted(meter):
+        with torch.inference_mode(inference), meter:
+            work()
+        return meter
+
+    theirs = counted(FlopCounterMode(display=False)).get_total_flops()
+    assert counted(flop_meter()).flops == theirs > 0
+
+
+def test_counting_flops_imports_no_compiler():
+    code = (
+        "import sys, torch\nfrom harness.meters.dispatch import flop_meter\n"
+        "with flop_meter() as meter:\n    torch.ones(3, 4) @ torch.ones(4, 5)\n"
+        "print(meter.flops, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "120 False\n"
 
 
 class Solver:

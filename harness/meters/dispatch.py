@@ -25,7 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -290,16 +290,23 @@ def saved_meter(*, exclude: Iterable[Tensor] = ()) -> Iterator[SavedMeter]:
         yield meter
 
 
-class FlopMeter(FlopCounterMode):
-    """Counts the FLOPs PyTorch has formulas for; a multiply and its add are two."""
+class FlopMeter(OperatorWatch):
+    """Counts in `flops` what PyTorch has formulas for; a multiply and its add are two."""
 
     def __init__(self) -> None:
-        super().__init__(display=False)
+        super().__init__()
+        self.flops = 0
 
-    @property
-    def flops(self) -> int:
-        """FLOPs so far."""
-        return int(self.get_total_flops())
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Count an operator with a formula; of another, those that it is composed of."""
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:
+            with self:
+                composed = func.decompose(*args, **kwargs)
+            return func(*args, **kwargs) if composed is NotImplemented else composed
+        result = func(*args, **kwargs)
+        self.flops += int(formula(*args, **kwargs, out_val=result))
+        return result
 
 
 def flop_meter() -> FlopMeter:
