@@ -6,6 +6,7 @@ import pytest
 
 from harness.authoring.check import Part, check_katas, draw_katas, profile_katas
 from harness.authoring.contract import contract_problems
+from harness.authoring.matrix import remembered_kills
 from harness.authoring.scaffold import TEMPLATES, scaffold
 from harness.base.errors import UsageProblem
 from harness.content.catalog import load_curriculum
@@ -166,6 +167,22 @@ def test_a_wrong_solution_that_never_ends_is_waited_for_once(check, mini, monkey
     # each share has judged the reference, and it counts once
     assert report.tests == len({one["name"] for one in judged})
     assert report.solution_s < sum(one["cpu_s"] for one in reference)
+
+
+def test_a_kill_is_remembered_that_holds_on_another_draw(check, mini):
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_at_times(kata, request):\n"
+            "    lucky = request.config.getoption('--seed') == 7\n"
+            "    assert not lucky or kata.doubled(torch.ones(3))[2] == 2\n"
+        )
+    (problem,) = check(whole=True).problems
+    assert problem == (
+        "test_at_times kills a wrong solution on --seed 7, but none of them on --seed 8"
+    )
+    kills = remembered_kills(load_kata(mini / DOUBLED))
+    assert len(kills) == 10
+    assert all("test_at_times" not in tests for tests in kills.values())
 
 
 def test_a_session_that_breaks_down_is_told_where_and_stops_no_other_kata(mini, tmp_path):
@@ -339,6 +356,12 @@ def test_a_failing_reference_is_told(check, mini):
             "# Doubled",
             "# TODO(author)",
             f"{DOUBLED}/README.md:1: TODO(author) is left",
+        ),
+        (
+            f"{DOUBLED}/README.md",
+            "# Doubled",
+            f"# Doubled\n\n| {'wide ' * 40} |\n\n{'long ' * 25}",
+            f"{DOUBLED}/README.md:5: expected at most 120 characters, found 125. Wrap the line.",
         ),
         (
             "tests/wrong/week01/doubled/edits.toml",

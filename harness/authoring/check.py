@@ -11,6 +11,7 @@ from harness.authoring.limits import TEST_LIMIT_S
 from harness.authoring.matrix import (
     SHARED,
     WRONG,
+    Kills,
     cheapest_kills,
     function_name,
     remember,
@@ -22,6 +23,7 @@ from harness.base.errors import UsageProblem
 from harness.base.pace import cpu_pace
 from harness.content.kata import Kata
 from harness.content.submission import resolve_all
+from harness.hardware.environment import SEEDS
 
 SLOW_S = 5.0  # CPU seconds of a reference on its own tests that are worth a note
 DRAWN_CASES = 2  # besides those that a kata lists
@@ -96,7 +98,7 @@ def check_katas(
         if whole and report.kata.vary:
             report.problems += _vary_problems(report.kata, seed)
         if whole and not report.problems:
-            remember(report.kata, cheapest_kills(_failures(judged.checks)))
+            report.problems += _remember_what_lasts(report, judged.checks, seed)
     return list(reports.values())
 
 
@@ -332,6 +334,53 @@ def _alive(events: Sequence[Event]) -> list[str]:
     labels = dict.fromkeys(event["impl"] for event in events if event["impl"].startswith(WRONG))
     dead = {event["impl"] for event in events if event["outcome"] == "failed"}
     return [label for label in labels if label not in dead]
+
+
+def _remember_what_lasts(report: Report, events: Sequence[Event], seed: int) -> list[str]:
+    """
+    Write the cheapest kills that hold on another draw, too.
+
+    Returns:
+        Wrong solutions that die, and tests that kill, on one of the two draws only.
+    """
+    kata, second = report.kata, (seed + 1) % SEEDS
+    failures = left = _failures(events)
+    held: set[tuple[str, str]] = set()
+    while asked := _pairs(kills := cheapest_kills(left)) - held:
+        remember(kata, {name: [one for at, one in asked if at == name] for name, _ in asked})
+        names = sorted({name for name, _ in asked})
+        judged = judge(
+            [kata],
+            impls=["solution", *(f"{WRONG}{name}" for name in names)],
+            cpu_limit_s=TEST_LIMIT_S,
+            seed=second,
+            extra=["--matrix=remembered", *NO_SPEED],
+        )
+        if judged.stopped:
+            return [f"on --seed {second}: {judged.stopped}"]
+        sound = {
+            one["name"]
+            for one in judged.checks
+            if one["impl"] == "solution" and one["outcome"] == "passed"
+        }
+        again = {(name, test) for name, test, _ in _failures(judged.checks) if test in sound}
+        held |= asked & again
+        left = [one for one in left if one[:2] in held or one[:2] not in asked]
+    remember(kata, kills)
+    lost = {name for name, _, _ in failures} - set(kills)
+    lucky = {function_name(test) for _, test, _ in failures} - SHARED
+    lucky -= {function_name(test) for _, test in held}
+    return [
+        f"{WRONG}{name} dies on --seed {seed}, but not on --seed {second} of the same tests"
+        for name in sorted(lost)
+    ] + [
+        f"{test} kills a wrong solution on --seed {seed}, but none of them on --seed {second}"
+        for test in sorted(lucky)
+    ]
+
+
+def _pairs(kills: Kills) -> set[tuple[str, str]]:
+    return {(name, test) for name, tests in kills.items() for test in tests}
 
 
 def _failures(events: Sequence[Event]) -> list[tuple[str, str, float]]:

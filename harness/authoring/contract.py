@@ -15,6 +15,7 @@ from harness.hardware.profiles import load_profiles
 
 LEAST_WRONG = 3
 TEXT = (".md", ".py", ".toml")
+BRIEF_WIDTH = 120  # characters of a line of the brief; a row of a table cannot be wrapped
 WRONG_OPENING = "Wrong on purpose:"
 
 
@@ -26,6 +27,7 @@ def contract_problems(kata: Kata, cache: Path) -> list[str]:
     return [
         *_metadata_problems(kata),
         *_author_problems(kata),
+        *_brief_problems(kata),
         *_stub_problems(kata),
         *_wrong_problems(kata, cache),
     ]
@@ -77,6 +79,17 @@ def _author_problems(kata: Kata) -> Iterator[str]:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
                 if "TODO(author)" in line:
                     yield f"{path.relative_to(kata.root)}:{number}: TODO(author) is left"
+
+
+def _brief_problems(kata: Kata) -> Iterator[str]:
+    """Lines of the brief that are too long for a terminal."""
+    brief = kata.folder / "README.md"
+    for number, line in enumerate(brief.read_text(encoding="utf-8").splitlines(), start=1):
+        if len(line) > BRIEF_WIDTH and not line.startswith("|"):
+            yield (
+                f"{brief.relative_to(kata.root)}:{number}: expected at most {BRIEF_WIDTH} "
+                f"characters, found {len(line)}. Wrap the line."
+            )
 
 
 def _stub_problems(kata: Kata) -> Iterator[str]:

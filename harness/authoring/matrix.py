@@ -86,10 +86,12 @@ class MatrixState:
 
     Args:
         whole: Leave nothing out.
+        remembered: Run the remembered kills, their tests on the reference, and nothing else.
     """
 
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self, *, whole: bool = False, remembered: bool = False) -> None:
         self.whole = whole
+        self.remembered = remembered
         self.dead: dict[str, set[str]] = defaultdict(set)
         self.proven: dict[str, set[str]] = defaultdict(lambda: set(SHARED))
 
@@ -108,7 +110,16 @@ class MatrixState:
             first = test in kills[folder].get(impl.removeprefix(WRONG), ())
             return position[folder], 1 if first else 2
 
+        def is_asked(item: pytest.Item) -> bool:
+            _, impl, test = names_of(item.user_properties)
+            known = kills[item.path.parent]
+            if impl.startswith(WRONG):
+                return test in known.get(impl.removeprefix(WRONG), ())
+            return any(test in tests for tests in known.values())
+
         items.sort(key=turn)
+        if self.remembered:
+            items[:] = filter(is_asked, items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
@@ -117,7 +128,7 @@ class MatrixState:
         """Pass over a proven test of a dead solution, as if it had not been collected."""
         kata, impl, test = names_of(item.user_properties)
         known = impl in self.dead[kata] and function_name(test) in self.proven[kata]
-        if self.whole or not known:
+        if self.whole or self.remembered or not known:
             return None  # pytest runs it
         return _pass_over(item, nextitem)
 

@@ -80,8 +80,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--record", default=None, help="Write what was judged to this file.")
     group.addoption(
         "--matrix",
-        choices=("lean", "whole"),
-        help="Judge wrong solutions as far as a kill matrix needs it, or with every test.",
+        choices=("lean", "whole", "remembered"),
+        help="Judge wrong solutions as far as a kill matrix needs it, with every test, or with "
+        "those that kills.toml names for them.",
     )
     group.addoption(
         "--only",
@@ -153,7 +154,8 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(recorder_for(path, device, profile.id))
     matrix = config.getoption("--matrix")
     if matrix:
-        config.pluginmanager.register(MatrixState(whole=matrix == "whole"), "kata-matrix")
+        state = MatrixState(whole=matrix == "whole", remembered=matrix == "remembered")
+        config.pluginmanager.register(state, "kata-matrix")
     order = config.getoption("--fail-fast")
     if order:
         names = Path(order).read_text(encoding="utf-8").splitlines()
