@@ -94,10 +94,12 @@ def quantize_(model: nn.Module, fmt: str) -> None:
     """
     if fmt not in FORMATS:
         raise ValueError(f"fmt: expected one of {', '.join(FORMATS)}, found {fmt!r}")
-    for parent in model.modules():
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, _PackedLinear(child.weight.detach(), fmt))
+    linears = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    packed = {layer: _PackedLinear(layer.weight.detach(), fmt) for layer in linears}
+    # with duplicates: what a model has in two places stays one layer
+    for path, layer in model.named_modules(remove_duplicate=False):
+        if layer in packed:
+            model.set_submodule(path, packed[layer])
 
 
 def weight_bytes(model: nn.Module) -> int:
@@ -154,7 +156,7 @@ class _PackedLinear(nn.Module):
         if fmt == "fp16":
             self.register_buffer("codes", weight.half())
             return
-        qmax = 2 ** (BITS[fmt] - 1) - 1
+        qmax, weight = 2 ** (BITS[fmt] - 1) - 1, weight.float()
         self.group = GROUP if fmt == "int4-g32" else self.cols
         grouped = F.pad(weight, (0, -self.cols % self.group)).unflatten(1, (-1, self.group))
         scale = (grouped.abs().amax(2, keepdim=True) / qmax).half()  # [rows, groups, 1]

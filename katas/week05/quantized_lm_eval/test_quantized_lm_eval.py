@@ -68,6 +68,22 @@ def test_half_precision_logits_lose_nothing_more(kata):
     assert kata.perplexity(uniform, stream(0, 40), 16, 4) == pytest.approx(37.0, rel=1e-5)
 
 
+def test_windows_are_added_up_in_double(kata):
+    # one NLL of 2^22, and 655 windows of 0.2 behind it, each less than float32 can add to that
+    small, length = 0.2 / 64, 41_985
+
+    def logits(tokens):
+        rows = torch.zeros(len(tokens), 2)
+        rows[:, 1] = math.log(math.expm1(small))
+        rows[tokens == 1] = torch.tensor([-(2.0**22), 0.0])
+        return rows
+
+    tokens = torch.zeros(length, dtype=torch.int64)
+    tokens[0] = 1
+    want = math.exp((2**22 + small * (length - 2)) / (length - 1))
+    assert kata.perplexity(logits, tokens, 64, 64) == pytest.approx(want, rel=1e-4)
+
+
 def test_no_token_is_pushed_in_vain(kata, oracle, cost, seed):
     tokens, model = stream(seed, 1000), oracle.Counting(11, seed)
     kata.perplexity(model, tokens, 64, 24)
@@ -136,6 +152,29 @@ def test_rows_of_zeros_stay_zeros(kata, fmt):
     assert model(torch.eye(40)).T.tolist() == weight.tolist()
 
 
+@pytest.mark.parametrize(("fmt", "qmax"), [("int8", 127), ("int4", 7), ("int4-g32", 7)])
+def test_codes_are_clamped_where_the_scale_was_rounded_down(kata, fmt, qmax):
+    # a scale of 1.4 of the smallest step of float16 becomes one step, a code of 1.4 · qmax too much
+    step = 2.0**-24
+    weight = torch.tensor([[1.4 * qmax, -1.4 * qmax, 3.0, 0.0]]) * step
+    model = layer(weight)
+    kata.quantize_(model, fmt)
+    found = (model(torch.eye(4)).T / step).tolist()
+    assert found == [[qmax, -qmax, 3.0, 0.0]]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_weights_in_half_precision_are_rounded_as_in_single(kata, fmt):
+    # quotients around 100 go by sixteenths in float16
+    weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).half()
+    half, single = layer(weight), layer(weight.float())
+    for model in (half, single):
+        kata.quantize_(model, fmt)
+    found, want = (model(torch.eye(64)).T for model in (half, single))
+    off = int((found != want).sum())
+    assert off == 0, f"{off} of 512 weights differ from those of the same layer in float32"
+
+
 def test_a_layer_answers_in_the_dtype_it_is_asked_in(kata):
     model = layer(torch.ones(2, 32))
     kata.quantize_(model, "int4-g32")
@@ -145,10 +184,48 @@ def test_a_layer_answers_in_the_dtype_it_is_asked_in(kata):
         assert (out - 32).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_layer_computes_in_the_dtype_it_is_asked_in(kata, seed, fmt):
+    generator = torch.Generator().manual_seed(seed)
+    model = layer(torch.randn(3, 40, generator=generator))
+    kata.quantize_(model, fmt)
+    x = torch.rand(5, 40, dtype=torch.float64, generator=generator)
+    want = x @ model(torch.eye(40)).double()
+    off = float((model(x) - want).abs().max())
+    assert off < 1e-12, f"expected an error of float64, found {off}"
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_inputs_have_any_leading_dimensions_and_strides(kata, seed, fmt):
+    generator = torch.Generator().manual_seed(seed)
+    model = layer(torch.randn(3, 40, generator=generator))
+    kata.quantize_(model, fmt)
+    weight = model(torch.eye(40))
+    x = torch.randn(4, 2, 40, generator=generator)
+    for one in (x.transpose(0, 1), x[1, 1], x[:0], x[:, :, None]):
+        out = model(one)
+        assert out.shape == (*one.shape[:-1], 3)
+        off = (out - one @ weight).abs().sum()
+        assert float(off) < 1e-3, f"{list(one.shape)}, strides {one.stride()}: off by {off}"
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_layer_in_two_places_stays_one(kata, oracle, fmt):
+    # beside itself, and in another module
+    model = layer(torch.ones(4, 4))
+    model.append(model[0])
+    model.append(nn.Sequential(model[0]))
+    kata.quantize_(model, fmt)
+    assert model[0] is model[1]
+    assert model[0] is model[2][0]
+    assert oracle.held_bytes(model) == oracle.bytes_of(4, 4, fmt)
+
+
 def test_shared_memory_counts_once(kata):
     model = nn.ModuleDict({"embedding": nn.Embedding(10, 4), "head": nn.Linear(4, 10, bias=False)})
     model["head"].weight = model["embedding"].weight
-    model.register_buffer("table", torch.zeros(5))
+    model.register_buffer("table", torch.zeros(5), persistent=False)
+    model.register_buffer("end_of_the_table", model.table[2:], persistent=False)
     assert kata.weight_bytes(model) == 10 * 4 * 4 + 5 * 4
     assert kata.weight_bytes(nn.Identity()) == 0
 
@@ -284,8 +361,9 @@ def test_windows_that_score_nothing_are_refused(kata, oracle, name, length, wind
 @pytest.mark.parametrize("fmt", ["int5", "INT8", ""])
 def test_unknown_formats_are_refused(kata, a100, fmt):
     model = layer(torch.ones(2, 4))
-    with pytest.raises(ValueError, match="^fmt: "):
-        kata.quantize_(model, fmt)
+    for one in (model, nn.Sequential()):  # whether or not there is something to replace
+        with pytest.raises(ValueError, match="^fmt: "):
+            kata.quantize_(one, fmt)
     assert isinstance(model[0], nn.Linear)
     with pytest.raises(ValueError, match="^fmt: "):
         kata.decode_latency(kata.LLAMA3_8B, fmt, 1, 1, a100)
