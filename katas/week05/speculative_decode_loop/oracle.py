@@ -51,6 +51,7 @@ class Model:
     def forward(self, tokens, cache):
         assert cache.owner is self, f"the {self.name} was given the cache of another model"
         assert len(tokens) > 0, f"the {self.name} was called without a token"
+        assert tokens.dtype == torch.int64, f"the {self.name} was given tokens of {tokens.dtype}"
         rows = []
         for token in tokens.tolist():
             cache.tokens.append(token)

@@ -22,6 +22,7 @@ def decode(kata, pair, prompt, n_new, k, u=None, **options):
     u = iter([0.5] * 100_000) if u is None else u
     prompt = torch.as_tensor(prompt)
     tokens, stats = kata.speculative_decode(*pair, prompt, n_new, k, u, **options)
+    assert tokens.dtype == torch.int64
     return tokens.tolist(), stats
 
 
@@ -65,6 +66,8 @@ def test_acceptance_is_one_less_the_distance_of_the_laws(kata, oracle, seed):
         (0.0, 0.5, 0.0),
         (0.5, 0.0, 1.0),  # no division by zero
         (0.0, 0.0, 1.0),
+        (0.0, 2.0**-48, 0.0),  # rare is not never
+        (2.0**-50, 2.0**-48, 0.25),
     ],
 )
 def test_the_chance_of_a_token(kata, p_x, q_x, expected):
@@ -192,6 +195,37 @@ def test_nothing_behind_a_refused_token_is_looked_at(kata, oracle):
     assert stats.accepted == 1
 
 
+def test_numbers_are_read_when_they_are_needed(kata, oracle):
+    # of two rounds: three after a call of the draft each, all others after that of the target
+    pair, reads = oracle.greedy_pair(7, 10), []
+
+    def numbers():
+        while True:
+            reads.append((len(pair.target.calls), len(pair.draft.calls)))
+            yield 0.5
+
+    decode(kata, pair, [1, 2], 8, 3, numbers())
+    first = [(0, 1), (0, 2), (0, 3), *[(1, 3)] * 4]
+    second = [(1, 4), (1, 5), (1, 6), *[(2, 6)] * 4]
+    assert reads == [*first, *second], "calls of target and draft at each number"
+
+
+@pytest.mark.parametrize(
+    ("law_of_all", "number", "expected"),
+    [
+        ((0.0, 0.5, 0.5), 0.0, 1),
+        ((0.5, 0.5), 0.5, 1),
+        ((0.1, 0.9), 0.1 - 5e-10, 0),
+        ((0.5, 0.5 - 1e-9, 0.0), 1 - 1e-12, 1),
+    ],
+    ids=["never the impossible", "at an edge", "close to one", "behind the end"],
+)
+def test_tokens_are_drawn_by_sample(kata, oracle, law_of_all, number, expected):
+    # one drafted, which is taken for certain, and one of the target's
+    pair = fixed_pair(oracle, law_of_all, law_of_all)
+    assert decode(kata, pair, [0], 2, 1, oracle.Reads([number, 0.0, number]))[0] == [expected] * 2
+
+
 def test_plain_decoding_reads_one_number_a_token(kata, oracle):
     pair = fixed_pair(oracle, (0.5, 0.5), (1.0, 0.0))
     tokens, stats = decode(kata, pair, [0], 3, 0, oracle.Reads([0.9, 0.1, 0.9]))
@@ -266,6 +300,11 @@ def test_token_zero_may_be_eos(kata, oracle):
     assert decode(kata, counting_pair(oracle), [9], 9, 4, eos=0)[0] == [10, 11, 0]
 
 
+def test_the_first_eos_of_a_round_ends_the_text(kata, oracle):
+    # the round yields 10 11 0 … 11 0
+    assert decode(kata, counting_pair(oracle), [9], 30, 14, eos=0)[0] == [10, 11, 0]
+
+
 def test_without_eos_every_token_is_one_of_many(kata, oracle):
     pair = counting_pair(oracle)
     assert decode(kata, pair, [9], 14, 2)[0] == [*range(10, 12), *range(12)]
@@ -300,6 +339,7 @@ def test_stats_say_what_was_called(kata, oracle, k):
     assert stats.target_calls == len(pair.target.calls)
     assert stats.draft_calls == len(pair.draft.calls)
     assert stats.proposed == k * stats.target_calls
+    assert (pair.target.caches, pair.draft.caches) == (1, 1)
 
 
 def test_a_round_yields_what_the_acceptance_promises(kata, oracle, cost):
@@ -333,6 +373,7 @@ def test_what_makes_no_sense_is_refused(kata, oracle, name, prompt, n_new, k):
         kata.speculative_decode(*pair, torch.tensor(prompt, dtype=torch.int64), n_new, k, u)
     assert not pair.target.calls
     assert not pair.draft.calls
+    assert (pair.target.caches, pair.draft.caches) == (0, 0)
     assert u.left == [0.5]
 
 
@@ -343,3 +384,4 @@ def test_models_of_different_vocabularies_are_refused(kata, oracle, vocab):
         kata.speculative_decode(target, draft, torch.tensor([1]), 4, 2, oracle.Reads([]))
     assert not target.calls
     assert not draft.calls
+    assert (target.caches, draft.caches) == (0, 0)
