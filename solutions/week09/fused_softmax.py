@@ -22,8 +22,8 @@ def _softmax_row_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK:
     # -inf in the padded lanes: max ignores it, exp2 turns it into 0
     x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=-float("inf"))
     x = x.to(tl.float32)  # [BLOCK] fp32
-    p = tl.exp2((x - tl.max(x, axis=0)) * LOG2E)  # [BLOCK] fp32, in [0, 1]
-    y = p * (1.0 / tl.sum(p, axis=0))
+    p = tl.exp2((x - tl.max(x)) * LOG2E)  # [BLOCK] fp32, in [0, 1]
+    y = p * (1.0 / tl.sum(p))
     tl.store(y_ptr + row * y_row_stride + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -47,13 +47,13 @@ def _softmax_streaming_kernel(
         lane_sum = lane_sum * tl.exp2((lane_max - shift) * LOG2E) + tl.exp2((x - shift) * LOG2E)
         lane_max = new_max
 
-    row_max = tl.max(lane_max, axis=0)
-    row_sum = tl.sum(lane_sum * tl.exp2((lane_max - row_max) * LOG2E), axis=0)
+    row_max = tl.max(lane_max)
+    row_sum = tl.sum(lane_sum * tl.exp2((lane_max - row_max) * LOG2E))
     scale = 1.0 / row_sum
 
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)
+        x = tl.load(x_ptr + cols, mask=cols < n_cols).to(tl.float32)
         y = tl.exp2((x - row_max) * LOG2E) * scale
         tl.store(y_ptr + cols, y.to(y_ptr.dtype.element_ty), mask=cols < n_cols)
 
@@ -90,12 +90,7 @@ def fused_softmax(
         fits = row_block <= max_block
         kernel = _softmax_row_kernel if fits else _softmax_streaming_kernel
         BLOCK = row_block if fits else block
-        # a streaming program has little else to hide latency with than more warps
-        num_warps = _num_warps(BLOCK) if fits else 16
+        # 32 elements of the row a thread, as far as 16 warps go
+        num_warps = min(max(row_block // 1024, 1), 16)
         kernel[(rows,)](x, y, x.stride(0), y.stride(0), cols, BLOCK=BLOCK, num_warps=num_warps)
     return y
-
-
-def _num_warps(block: int) -> int:
-    """32 elements a thread, between 1 and 16 warps."""
-    return min(max(block // 1024, 1), 16)

@@ -16,19 +16,22 @@ def make_inputs(
     spread=1.0,
     mean=0.0,
     masked=False,
+    layout="rows",
     **pieces,
 ):
     """
     A [rows, cols] tensor, N(mean, spread²); with `row_stride` the rows lie that far apart.
 
-    With `masked`, -inf takes the first third of each row, and all of row 0. `pieces` (`max_block`,
+    With the layout "column" all but the first column is left out, but stays in memory. With
+    `masked`, -inf takes the first third of each row, and all of row 0. `pieces` (`max_block`,
     `block`) go to the function as they are.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, row_stride or cols, generator=generator) * spread + mean
     if masked:
         x[:, : cols // 3] = x[0] = -float("inf")
-    return {"x": x.to(dtype).to(device)[:, :cols], **pieces}
+    x = x.to(dtype).to(device)[:, :cols]
+    return {"x": x[:, ::cols] if layout == "column" else x, **pieces}
 
 
 def reference(*, x, **_):
