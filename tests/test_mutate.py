@@ -1,6 +1,7 @@
 """`kata mutate` changes what the learner writes, and tells which changes no test notices."""
 
 import tomllib
+import warnings
 
 import pytest
 
@@ -68,6 +69,12 @@ def test_a_range_ends_early_and_late():
         "return range(x, (n - 1))",
         "return range(n, x)",
     }
+
+
+def test_mutants_that_cannot_be_right_are_not_warned_of():
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        assert changed("    return (x or 3)[n]\n")
+    assert warned == []
 
 
 def test_what_the_stub_gives_away_is_left_alone():
