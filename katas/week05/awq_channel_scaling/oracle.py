@@ -47,25 +47,33 @@ def make_inputs(
 
 
 def is_clear(w, x, bits, group_size, grid):
+    """There is a gap to the second best, and float32 is enough to tell."""
+    first, *others = sorted(parts[0] for parts in measured(w, x, bits, group_size, grid))
+    gap = not others or first * (1 + GAP) ** 2 < others[0]
+    return gap and has_digits(w, x, bits, group_size, grid)
+
+
+def has_digits(w, x, bits, group_size, grid):
     """
-    No ties, a gap to the second best, no errors that cancel over the channels of a token.
+    No ties, no errors that cancel over the channels of a token.
 
     Nor errors so small beside the weights that float32 has lost their fifth digit.
     """
+    errors, apart, margins = zip(*measured(w, x, bits, group_size, grid), strict=True)
+    sums = all(error > 0.3 * parts for error, parts in zip(errors, apart, strict=True))
+    large = min(errors) ** 0.5 * 2**bits > 0.2 * float((x.double() @ w.double().mT).norm())
+    return sums and large and min(margins) > 1e-6 * 2**bits
+
+
+def measured(w, x, bits, group_size, grid):
+    """Of each candidate: its squared error, that of its channels apart, and the nearest tie."""
     w, x = w.double(), x.double()
-    errors, apart, margins = [], [], []
     for at in range(grid):
         s = scales(x, at / grid)
         w_hat, margin = rounded(w * s, bits, group_size)
         delta = w - w_hat / s
-        errors.append(float((x @ delta.mT).square().sum()))
-        apart.append(float((delta.square() * x.square().sum(0)).sum()))
-        margins.append(margin)
-    first, *others = sorted(errors)
-    gap = not others or first * (1 + GAP) ** 2 < others[0]
-    sums = all(error > 0.3 * parts for error, parts in zip(errors, apart, strict=True))
-    large = first**0.5 * 2**bits > 0.2 * float((x @ w.mT).norm())
-    return gap and sums and large and min(margins) > 1e-6 * 2**bits
+        error = float((x @ delta.mT).square().sum())
+        yield error, float((delta.square() * x.square().sum(0)).sum()), margin
 
 
 def reference(*, w, x, bits=4, group_size=128, grid=20):
@@ -132,6 +140,36 @@ def rounded(w, bits, group_size):
     away = torch.cat(steps, dim=1).flatten()
     from_a_tie = (away - away.floor() - 0.5).abs()
     return torch.cat(parts, dim=1), float(from_a_tie.min()) if away.numel() else 0.5
+
+
+def close_call(*, k, s, ahead, device, seed):
+    """
+    Two rows of weights, 4 bits in one group, of which one wants alpha = 0 and the other 1/2.
+
+    The second is enlarged until the squared error at alpha = 1/2 is `ahead` below that at 0, of
+    which it is a share.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(100):
+        w = torch.randn(48, k, generator=generator)
+        x = torch.randn(s, k, generator=generator)
+        x[:, 1] *= 4.0
+        errors = [row_errors(w, x, alpha) for alpha in (0.0, 0.5)]
+        gain = errors[0] - errors[1] / (1 - ahead)  # above 0 where 1/2 is good enough by itself
+        loser, winner = int(gain.argmin()), int(gain.argmax())
+        if gain[loser] < 0 < gain[winner]:
+            w[winner] *= (-gain[loser] / gain[winner]).sqrt().float()
+            w = w[[loser, winner]]
+            if has_digits(w, x, bits=4, group_size=k, grid=2):
+                return {"w": w.to(device), "x": x.to(device), "bits": 4, "group_size": k, "grid": 2}
+    raise AssertionError("expected a close call among 100")
+
+
+def row_errors(w, x, alpha):
+    """Squared errors of the outputs of each row, in one group of 4 bits."""
+    w, x = w.double(), x.double()
+    s = scales(x, alpha)
+    return (x @ (w - rounded(w * s, 4, w.shape[1])[0] / s).mT).square().sum(0)
 
 
 def output_error(w, other, x):

@@ -77,6 +77,23 @@ def test_of_equal_candidates_the_first(kata, device, seed):
     assert s.tolist() == [1.0] * 12
 
 
+@pytest.mark.parametrize(("ahead", "best"), [(4e-4, 0.5), (-4e-4, 0.0)], ids=["1/2", "0"])
+def test_a_little_better_is_better(kata, oracle, device, seed, ahead, best):
+    # by 0.02 % of the error: float32 is good for a hundredth of that
+    inputs = oracle.close_call(k=16, s=64, ahead=ahead, device=device, seed=seed)
+    assert kata.awq_channel_scaling(**inputs)[1] == best
+
+
+def test_rounding_leaves_no_less_than_nothing(kata, device):
+    # Each of these weights is off by so much that the two meet in the sum: 4767 · 4149 / 2¹⁴
+    # less 4149 · 4767 / 2¹⁴. In float32 xᵀx is such that the trace is below 0, however it is added
+    x = torch.tensor([[0.0, 0.0, 4767.0, 4149.0]], device=device)
+    w = torch.tensor([[0.0, 3.0, 1 + 4149 / 2**14, 1 - 4767 / 2**14]], device=device)
+    _, _, share = kata.awq_channel_scaling(w, x, bits=2, group_size=4, grid=1)
+    assert float(share) >= 0.0
+    assert float(share) <= 1e-3
+
+
 def test_channels_without_input_have_no_part(kata, oracle, device, seed):
     inputs = draw(oracle, device, seed, loud=[3], dead=[5, 16])
     s, _, _ = kata.awq_channel_scaling(**inputs)
@@ -90,6 +107,13 @@ def test_inputs_of_zeros(kata, device, seed):
     x = torch.zeros(4, 6, device=device)
     s, alpha, share = kata.awq_channel_scaling(w.to(device), x, group_size=3)
     assert (s.tolist(), alpha, float(share)) == ([1.0] * 6, 0.0, 0.0)
+
+
+def test_weights_that_meet_no_input(kata, device):
+    w = torch.tensor([[0.0, 0.3, 0.0, -0.7]], device=device)
+    x = torch.tensor([[1.3, 0.0, 0.1, 0.0], [0.2, 0.0, 0.7, 0.0]], device=device)
+    _, alpha, share = kata.awq_channel_scaling(w, x, group_size=4)
+    assert (alpha, float(share)) == (0.0, 0.0)
 
 
 def test_weights_on_the_grid_have_no_error(kata, device):
@@ -118,6 +142,13 @@ def test_sums_past_half_precision(kata, oracle, device, seed):
     # inputs of hundreds: sums of magnitudes, and squares, are more than float16 holds
     inputs = draw(oracle, device, seed, dtype=torch.float16, s=400, grid=5, loud=[3])
     inputs["x"] = inputs["x"] * 128
+    assert_right(kata, oracle, inputs)
+
+
+def test_small_inputs(kata, oracle, device, seed):
+    # millionths: the square of the outputs is about 10⁻⁹
+    inputs = draw(oracle, device, seed, grid=5, loud=[3])
+    inputs["x"] = inputs["x"] * 2.0**-20
     assert_right(kata, oracle, inputs)
 
 
@@ -179,7 +210,7 @@ def folding_case(seed, device):
 def assert_same(got, want):
     """Within 1e-12 of the largest."""
     off = float((got - want).abs().max() / want.abs().max())
-    assert off <= 1e-12, f"expected outputs that fold changes by rounding only, found {off:.2g}"
+    assert off <= 1e-12, f"expected the outputs as they were, found them {off:.2g} off"
 
 
 def test_norm_folds_exactly(kata, device, seed):
