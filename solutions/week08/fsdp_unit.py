@@ -14,7 +14,7 @@ from harness.meters.collectives import Collectives, Pending
 
 
 def free_storage(tensor: Tensor) -> None:
-    """Give back the memory of `tensor`. Tensors that share it stay valid until they are read."""
+    """Give back the memory of `tensor`: what shares it stays, but nobody may read or view it."""
     tensor.untyped_storage().resize_(0)
 
 

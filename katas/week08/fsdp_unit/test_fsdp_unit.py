@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -62,9 +63,9 @@ class StrictCollectives(Collectives):
 
 
 @contextmanager
-def network(kind=StrictCollectives):
+def network(kind=StrictCollectives, group=None):
     """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    with comm_meter() as meter, kind() as comm:
+    with comm_meter() as meter, kind(group) as comm:
         yield comm
     started = Counter(one.op for one in meter.log if not one.op.startswith("wait_"))
     waited = Counter(one.op for one in meter.log if one.op.startswith("wait_"))
@@ -328,6 +329,43 @@ def test_backward_passes_add_up(kata, oracle, ranks, seed):
     assert_parts(found, *truths(oracle, layers, steps), "gradients")
 
 
+def test_a_group_may_have_some_of_the_ranks(kata, oracle, ranks, seed):
+    layers = oracle.model(seed=seed)
+    (by_rank,) = oracle.batches(world=2, steps=1, seed=seed)
+
+    def on_rank(rank, world):
+        members = [world - 2, world - 1]
+        group = dist.new_group(members)
+        if rank not in members:
+            return None
+        model = own(layers)
+        with network(group=group) as comm:
+            units = kata.fully_shard_(model, list(model), comm)
+            oracle.loss(model(own(by_rank[members.index(rank)]))).backward()
+        return shards(units, "grad")
+
+    found = ranks(ranks.world(3), on_rank)[-2:]
+    assert_parts(found, *truths(oracle, layers, [by_rank]), "gradients")
+
+
+def test_half_precision_is_sent_as_it_is(kata, oracle, ranks, seed):
+    layers = oracle.model(seed=seed).half()
+    (by_rank,) = oracle.batches(world=2, steps=1, seed=seed)
+
+    def on_rank(rank, world):
+        model = own(layers)
+        with network() as comm:
+            units = kata.fully_shard_(model, list(model), comm)
+            with comm_meter() as meter:
+                oracle.loss(model(own(by_rank[rank].half()))).backward()
+        return meter.bytes_sent, {unit.shard.grad.dtype for unit in units}
+
+    want = 3 * oracle.phase_bytes(sizes=oracle.sizes(layers), world=2, itemsize=2)
+    for rank, (sent, dtypes) in enumerate(ranks(2, on_rank)):
+        assert sent == want, f"rank {rank}, a step: expected {want} bytes, found {sent}"
+        assert dtypes == {torch.float16}, f"rank {rank}, gradients of the shards: found {dtypes}"
+
+
 def test_the_same_graph_can_be_walked_twice(kata, oracle, ranks, seed):
     layers = oracle.model(seed=seed)
     (by_rank,) = oracle.batches(world=2, steps=1, seed=seed)
@@ -345,7 +383,8 @@ def test_the_same_graph_can_be_walked_twice(kata, oracle, ranks, seed):
     assert_parts(ranks(2, on_rank), *want, "gradients")
 
 
-@pytest.mark.parametrize("frozen", [0, 1])
+# the last one is gathered ahead by nobody in backward
+@pytest.mark.parametrize("frozen", [0, 1, 3])
 def test_a_frozen_unit_is_gathered_and_not_scattered(kata, oracle, ranks, seed, frozen):
     layers = oracle.model(seed=seed)
     layers[frozen].requires_grad_(False)
@@ -423,13 +462,19 @@ def test_a_unit_that_is_not_run_costs_no_memory(kata, oracle, ranks, seed):
         model.forward = lambda x: model[0](x)
         with network() as comm:
             units = kata.fully_shard_(model, list(model), comm)
+            before = memory()
+            with torch.no_grad():
+                model(own(steps[0][rank]))
+            held = memory() - before
             oracle.loss(model(own(steps[0][rank]))).backward()
-        return units[0].shard.grad.clone(), units[1].shard.grad
+        return units[0].shard.grad.clone(), units[1].shard.grad, held
 
     exact, working = truths(oracle, layers[:1], steps)
     found = ranks(2, on_rank)
-    assert [unused for _, unused in found] == [None, None]
-    assert_parts([[used] for used, _ in found], exact, working, "gradients")
+    for rank, (_, unused, held) in enumerate(found):
+        assert unused is None, f"rank {rank}: expected no gradient of what did not run"
+        assert held <= 0, f"rank {rank}: expected nothing left by inference, found {held} bytes"
+    assert_parts([[used] for used, *_ in found], exact, working, "gradients")
 
 
 def test_a_unit_whose_output_is_unused_is_freed(kata, oracle, ranks, seed):
