@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.meters.calls import counting, evaluations
 from harness.meters.dispatch import (
-    counting,
+    alive_bytes,
     dispatch_meter,
-    evaluations,
     flop_meter,
     saved_meter,
 )
@@ -250,6 +250,32 @@ def test_flops_are_those_of_pytorchs_own_counter(inference):
     assert counted(flop_meter()).flops == theirs > 0
 
 
+def test_one_thread_is_asked_for_and_given_back(mini, judged):
+    with (mini / "katas/week01/doubled/test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_two(kata):\n    torch.set_num_threads(2)\n"
+            "\n\ndef test_within(kata, one_thread):\n    assert torch.get_num_threads() == 1\n"
+            "\n\ndef test_without(kata):\n    assert torch.get_num_threads() == 2\n"
+        )
+    only = [f"--only=test_{name}" for name in ("two", "within", "without")]
+    assert [one["outcome"] for one in judged("--impl=solution", *only)] == ["passed"] * 3
+
+
+def test_bytes_alive_are_those_of_each_storage_once_and_of_gradients():
+    before = alive_bytes()
+    weight = torch.ones(100, requires_grad=True)
+    rows = torch.ones(50, 2, dtype=torch.float64)
+    views = [rows[:3], rows.T]
+    assert alive_bytes() - before == 100 * 4 + 100 * 8
+    weight.sum().backward()
+    assert alive_bytes() - before == 2 * 100 * 4 + 100 * 8
+    del rows
+    assert alive_bytes() - before == 2 * 100 * 4 + 100 * 8
+    del views
+    weight.grad = None
+    assert alive_bytes() - before == 100 * 4
+
+
 def test_counting_flops_imports_no_compiler():
     code = (
         "import sys, torch\nfrom harness.meters.dispatch import flop_meter\n"
@@ -316,3 +342,23 @@ def test_counting_wraps_a_plain_callable():
     double = counting(lambda x: 2 * x)
     assert [double(1), double(x=2)] == [2, 4]
     assert double.calls == 2
+
+
+def test_calls_past_a_limit_are_stopped():
+    root = counting(math.sqrt, limit=2)
+    assert [root(4.0), root(9.0)] == [2.0, 3.0]
+    with pytest.raises(AssertionError, match="expected at most 2 calls of sqrt, found more"):
+        root(16.0)
+
+
+def test_calls_of_a_katas_function_are_counted_until_the_test_ends(mini, judged):
+    with (mini / "katas/week01/doubled/test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\ndef test_counts(kata, calls):\n    asked = calls('doubled', limit=3)\n"
+            "    assert [kata.doubled(torch.ones(2)).sum() for _ in range(3)] == [4, 4, 4]\n"
+            "    assert asked.calls == 3\n    kata.doubled(torch.ones(2))\n"
+            "\n\ndef test_does_not(kata):\n    assert not hasattr(kata.doubled, 'calls')\n"
+        )
+    counts, does_not = judged("--impl=solution", "--only=test_counts", "--only=test_does_not")
+    assert "expected at most 3 calls of doubled, found more" in counts["message"]
+    assert does_not["outcome"] == "passed"

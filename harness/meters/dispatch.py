@@ -3,20 +3,19 @@ What PyTorch did, counted from its dispatcher: exact on any machine, and slower 
 
     with dispatch_meter() as d:   # d.calls d.allocated_bytes d.peak_live_bytes d.copied_bytes …
     with saved_meter() as s:      # s.bytes kept for backward
+    alive_bytes()                 # of all tensors that there are
     with flop_meter() as f:       # f.flops of matrix products, convolutions and attention
-    with evaluations(module, "step_time") as e:   # e.calls
 
 Counted are operators and their results. What a kernel allocates inside itself is not seen, nor
 are tensors that no operator made (`torch.from_numpy`) or the innards of sparse layouts, nor
 `tolist()` and `numpy()` of a CPU tensor, which read its memory without asking the dispatcher.
 """
 
-import inspect
+import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -26,9 +25,6 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # Operators that only move bytes and whose whole result is freshly written.
 WHOLE_COPIES = frozenset(
@@ -290,6 +286,21 @@ def saved_meter(*, exclude: Iterable[Tensor] = ()) -> Iterator[SavedMeter]:
         yield meter
 
 
+def alive_bytes() -> int:
+    """
+    Count the bytes of all tensors alive in this process, gradients too, each storage once.
+
+    The difference of two calls is what was kept in between, by whomever.
+    """
+    gc.collect()
+    found = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
+    found += [one.grad for one in found if one.is_leaf and one.grad is not None]
+    storages = _Storages()
+    for tensor in tensors_in(found):
+        storages.add(tensor.untyped_storage())
+    return storages.live_bytes()
+
+
 class FlopMeter(OperatorWatch):
     """Counts in `flops` what PyTorch has formulas for; a multiply and its add are two."""
 
@@ -312,52 +323,3 @@ class FlopMeter(OperatorWatch):
 def flop_meter() -> FlopMeter:
     """Return a meter of floating-point operations, to be used in a `with` statement."""
     return FlopMeter()
-
-
-class Counted(Generic[P, R]):
-    """A callable that counts in `calls` how often it was called, failed calls included."""
-
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.function = function
-        self.calls = 0
-
-    @property
-    def count(self) -> int:
-        """The same as `calls`."""
-        return self.calls
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Count, then call."""
-        self.calls += 1
-        return self.function(*args, **kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]:
-        """Bind like a function, so that a method stays one while it is counted."""
-        return self if instance is None else MethodType(self, instance)
-
-
-def counting(function: Callable[P, R]) -> Counted[P, R]:
-    """Wrap `function` in a counter of its calls."""
-    return Counted(function)
-
-
-@contextmanager
-def evaluations(owner: object, name: str) -> Iterator[Counted[..., Any]]:
-    """
-    Count the calls of `owner.name` (module, class or instance) inside the `with` block.
-
-    Only calls that look the name up on `owner` are seen: a function imported elsewhere by name
-    is another reference. AttributeError when there is no such attribute.
-    """
-    counted: Counted[..., Any] = Counted(getattr(owner, name))
-    raw = inspect.getattr_static(owner, name)
-    bound_already = isinstance(owner, type) and isinstance(raw, staticmethod | classmethod)
-    own = name in vars(owner)
-    setattr(owner, name, staticmethod(counted) if bound_already else counted)
-    try:
-        yield counted
-    finally:
-        if own:
-            setattr(owner, name, raw)
-        else:
-            delattr(owner, name)

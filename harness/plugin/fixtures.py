@@ -4,7 +4,7 @@ import ast
 import inspect
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -258,6 +258,30 @@ def _ends_as_a_stub(entry: Callable[..., Any]) -> bool:
         return False  # no function of a file
     last = getattr(function, "body", [None])[-1]
     return isinstance(last, ast.Raise) and ast.unparse(last) == "raise NotImplementedError"
+
+
+@pytest.fixture
+def calls(kata: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """``calls("predict", limit=200)`` counts, in `.calls`, who looks this up in `kata` from now."""
+    from harness.meters.calls import counting
+
+    def counted(name: str, *, limit: int | None = None) -> Any:  # noqa: ANN401 -- a Counted
+        found = counting(getattr(kata, name), limit=limit)
+        monkeypatch.setattr(kata, name, found)
+        return found
+
+    return counted
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch computes on one thread: a short call would spend its time waiting for a second."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Ranks:

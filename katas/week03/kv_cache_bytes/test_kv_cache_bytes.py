@@ -122,20 +122,13 @@ def test_context_behind_full_windows_is_free(kata, oracle):
     assert kata.max_context(cfg, 1, "float16", full_bytes - 1) == 4095
 
 
-def test_context_is_searched_and_not_walked(kata, oracle, cost, monkeypatch):
-    asked, count = [], kata.kv_cache_bytes
-
-    def counted(cfg, batch, seq, dtype):
-        asked.append(seq)
-        assert len(asked) <= 1000, "more than a thousand calls of kv_cache_bytes"
-        return count(cfg, batch, seq, dtype)
-
-    monkeypatch.setattr(kata, "kv_cache_bytes", counted)
+def test_context_is_searched_and_not_walked(kata, oracle, cost, calls):
+    asked = calls("kv_cache_bytes", limit=1000)
     cfg = config(kata, oracle.GEMMA2_9B, max_seq=2**40)
     # up to the windows a token takes 42 · 8 KiB, behind them half of it
     free_bytes = 42 * 8192 * 4096 + 21 * 8192 * 10**9
     assert kata.max_context(cfg, 1, "float16", free_bytes) == 4096 + 10**9
-    cost.check("evaluations", len(asked))
+    cost.check("evaluations", asked.calls)
     endless = config(kata, oracle.LLAMA3_8B, max_seq=2**60)  # a float counts up to 2**53
     assert kata.max_context(endless, 1, "float16", 10**17 * 131_072 - 1) == 10**17 - 1
 

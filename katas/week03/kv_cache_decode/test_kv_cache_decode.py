@@ -59,15 +59,6 @@ def assert_causal(oracle, out, q, k, v):
     assert_matches(out, truth, same_precision=oracle.trusted_attention(q, k, v))
 
 
-@pytest.fixture
-def one_thread():
-    """On a busy machine a call of 50 us spends its time waiting for the second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     tokens=st.integers(1, 48),

@@ -36,15 +36,6 @@ def every_byte(dispatch, host_memory):
         yield lambda: max(ops.peak_live_bytes, held.look())
 
 
-@pytest.fixture
-def one_thread():
-    """On a busy machine a short call spends its time waiting for the second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(("base", "slow"), [(10_000.0, 0.01), (12_345.6, 12_345.6**-0.5)])
 def test_angles_are_right_far_out_and_across_gaps(kata, device, base, slow):
     # float16 holds every integer up to 2048, bfloat16 up to 256; float32 near 131071 steps by 1/128

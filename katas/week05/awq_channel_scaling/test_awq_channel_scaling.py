@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.flop_counter import flop_registry
 
 from harness.judge import assert_matches
-from harness.meters.dispatch import OperatorWatch
+from harness.meters.dispatch import flop_meter
 
 
 def draw(oracle, device, seed, **changes):
@@ -172,26 +171,12 @@ def test_one_loud_channel_in_a_hundred(kata, oracle, cost, seed):
     cost.check("output_error", (ours / plain_error(kata, oracle, inputs)) ** 2)
 
 
-class Flops(OperatorWatch):
-    """Counts what PyTorch has formulas for, the matrix products: a multiply and its add are two."""
-
-    def __init__(self):
-        super().__init__()
-        self.flops = 0
-
-    def run(self, func, args, kwargs):
-        result = func(*args, **kwargs)
-        if formula := flop_registry.get(func.overloadpacket):
-            self.flops += formula(*args, **kwargs, out_val=result)
-        return result
-
-
 def test_tokens_are_multiplied_once(kata, oracle, cost, seed):
     # counted on the CPU in every session
     w, x = normal(seed, (32, 64), (4096, 64))
     x[:, 5] *= 30
     inputs = {"w": w, "x": x, "bits": 4, "group_size": 32}
-    with Flops() as meter:
+    with flop_meter() as meter:
         s, _, _ = kata.awq_channel_scaling(**inputs, grid=20)
     assert error_with(kata, oracle, s, inputs) <= 0.9 * plain_error(kata, oracle, inputs)
     cost.check("flops", meter.flops)

@@ -198,15 +198,6 @@ def test_channels_of_nothing_have_a_scale(kata, device, value):
 # ---- training ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_thread():
-    """So small a network spends its time waiting for the second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_training_through_rounding_beats_rounding_afterwards(kata, oracle, cost, seed, one_thread):
     w1, w2, learn, hold_out = oracle.weights_and_data(seed)
     after = oracle.rounded_loss(w1, w2, *hold_out, bits=3)  # before it, there is no loss at all

@@ -233,15 +233,6 @@ def test_shared_memory_counts_once(kata):
 # ---- a language model ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_thread():
-    """So small a model spends its time waiting for the second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_model_does_what_its_rounded_weights_do(kata, oracle, seed, fmt, one_thread):
     model, packed = oracle.model_with_outliers(), oracle.model_with_outliers()

@@ -56,17 +56,9 @@ def split(kata, oracle, computed, communicated, window=(0, 100)):
 
 
 @pytest.fixture
-def asked(kata, monkeypatch):
-    """The batches of which `predict` was asked; who tries them all is stopped."""
-    batches, predict = [], kata.predict
-
-    def counted(*args, **kwargs):
-        batches.append(args)
-        assert len(batches) <= 200, "predict was called more than 200 times"
-        return predict(*args, **kwargs)
-
-    monkeypatch.setattr(kata, "predict", counted)
-    return batches
+def asked(calls):
+    """Calls of `predict`; who tries all batches is stopped."""
+    return calls("predict", limit=200)
 
 
 # ---- a trace ---------------------------------------------------------------------------------
@@ -393,7 +385,7 @@ def test_few_predictions_find_it(kata, oracle, profile, asked, cost):
     assert split["exposed"] <= 0.01 * split["total"] * (1 + ROUNDING)
     assert before["exposed"] > 0.01 * before["total"] * (1 - ROUNDING)
     assert 2**19 < found <= 2**20
-    cost.check("predictions", len(asked))
+    cost.check("predictions", asked.calls)
 
 
 def test_a_batch_may_have_to_be_larger_still(kata, oracle, profile, asked):

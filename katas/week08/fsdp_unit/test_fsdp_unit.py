@@ -1,6 +1,5 @@
 """What is special about a unit: when its weights are there, what is sent for that, what is left."""
 
-import gc
 import math
 from collections import Counter
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
+from harness.meters.dispatch import alive_bytes
 from harness.simulators.ranks import rank_device
 
 
@@ -177,14 +177,6 @@ def test_a_step_gathers_and_scatters_each_unit(
             cost.check("peak_memory", peak)
 
 
-def memory():
-    """Return the bytes of all tensors alive on this rank, each storage once."""
-    gc.collect()
-    alive = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in alive}
-    return sum(storage.nbytes() for storage in storages.values())
-
-
 def follow(model, meter=None):
     """
     Note, whenever a layer runs, forward or backward, what is gathered, and what is under way.
@@ -222,10 +214,10 @@ def test_weights_are_there_only_while_they_are_used(kata, oracle, ranks, seed):
 
     def step(rank, world, reshard):
         model = own(layers)
-        before = memory()
+        before = alive_bytes()
         with network(Collectives) as comm, comm_meter() as meter:
             units = kata.fully_shard_(model, list(model), comm, reshard_after_forward=reshard)
-            freed = before - memory()
+            freed = before - alive_bytes()
             weights, noted = follow(model, meter)
             loss = oracle.loss(model(own(by_rank[rank])))
             forward = storage_bytes(weights)

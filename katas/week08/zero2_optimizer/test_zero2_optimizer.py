@@ -1,6 +1,5 @@
 """What is special about ZeRO-2: who has which states, what is sent when, what stays behind."""
 
-import gc
 import math
 from collections import Counter
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
+from harness.meters.dispatch import alive_bytes
 from harness.simulators.ranks import rank_device
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
@@ -300,15 +300,6 @@ def test_a_step_sends_what_an_all_reduce_sends(kata, oracle, ranks, cost, seed, 
             cost.check("comm_steps", plain[1])
 
 
-def memory():
-    """Return the bytes of all tensors alive on this rank, each storage once."""
-    gc.collect()
-    alive = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    alive += [one.grad for one in alive if one.is_leaf and one.grad is not None]
-    storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in alive}
-    return sum(storage.nbytes() for storage in storages.values())
-
-
 def test_between_steps_a_rank_holds_its_part_of_the_states(kata, oracle, ranks, cost, seed):
     world = ranks.world(4)
     params = oracle.parameters(seed=seed)
@@ -316,20 +307,20 @@ def test_between_steps_a_rank_holds_its_part_of_the_states(kata, oracle, ranks, 
 
     def train(rank, world):
         mine = own(params)
-        before = memory()
+        before = alive_bytes()
         with network() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
-            held = [memory() - before]
+            held = [alive_bytes() - before]
             for by_rank in drawn:
                 give(mine, by_rank[rank])
                 optimizer.clip_grad_norm_(1.0)
-                clipped = memory() - before
+                clipped = alive_bytes() - before
                 dropped = [param.grad is None for param in mine]
                 optimizer.step()
-                held.append(memory() - before)
+                held.append(alive_bytes() - before)
             give(mine, drawn[0][rank])
             optimizer.step()
-            held.append(memory() - before)
+            held.append(alive_bytes() - before)
             dropped += [param.grad is None for param in mine]
         return max(held), clipped, dropped
 
