@@ -167,10 +167,11 @@ def test_bfloat16_on_the_cpu_is_refused(kata):
 
 
 @pytest.mark.parametrize(
-    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
+    ("target", "instruction", "dtype"),
+    [("sm_90", "wgmma.mma_async", "float16"), ("sm_80", "mma.sync", "bfloat16")],
 )
-def test_products_run_on_tensor_cores(kata, compiled, target, instruction):
-    kernels = compiled(target=target, **SPEED_CASE)
+def test_products_run_on_tensor_cores(kata, compiled, target, instruction, dtype):
+    kernels = compiled(target=target, **{**SPEED_CASE, "dtype": dtype})
     assert kernels, "no kernel was launched"
     assert all(kernel.has(instruction) for kernel in kernels)
 
