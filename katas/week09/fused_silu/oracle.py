@@ -6,11 +6,18 @@ import torch.nn.functional as F
 from harness.hardware import Cost
 
 
-def make_inputs(*, rows, cols, dtype, device, seed, row_stride=None, spread=1.0):
-    """A [rows, cols] tensor, N(0, spread²); with `row_stride` the rows lie that far apart."""
+def make_inputs(
+    *, rows, cols, dtype, device, seed, row_stride=None, spread=1.0, layout="rows"
+):  # fmt: skip
+    """
+    A [rows, cols] tensor, N(0, spread²); with `row_stride` the rows lie that far apart.
+
+    With the layout "column" all but the first column is left out, but stays in memory.
+    """
     generator = torch.Generator().manual_seed(seed)
     wide = torch.randn(rows, row_stride or cols, generator=generator) * spread
-    return {"x": wide.to(dtype).to(device)[:, :cols]}
+    x = wide.to(dtype).to(device)[:, :cols]
+    return {"x": x[:, ::cols] if layout == "column" else x}
 
 
 def reference(*, x):
