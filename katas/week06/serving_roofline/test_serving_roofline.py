@@ -1,7 +1,5 @@
 """What a step takes op by op, which batch turns it to compute, and what fits beside the weights."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +10,8 @@ CHUNKS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=3)
 CONTEXTS = st.lists(st.integers(1, 60), max_size=5)
 
 
-def close(found, expected):
-    return math.isclose(found, expected, rel_tol=ROUNDING)
+def close(expected):
+    return pytest.approx(expected, rel=ROUNDING, abs=0)
 
 
 def models(kata):
@@ -40,12 +38,12 @@ def test_each_op_takes_the_longer_of_arithmetic_and_memory(
     )
     linear, attention = oracle.times(cfg, prefill, decode_ctx, a100, bits)
     found = kata.step_time(cfg, prefill, decode_ctx, a100, bits)
-    assert close(found.linear_s, float(max(linear)))
-    assert close(found.attention_s, float(max(attention)))
+    assert found.linear_s == close(float(max(linear)))
+    assert found.attention_s == close(float(max(attention)))
     if prefill or decode_ctx:
-        assert close(found.total_s, float(max(linear) + max(attention)))
+        assert found.total_s == close(float(max(linear) + max(attention)))
         slack = float((linear[0] + attention[0]) / (linear[1] + attention[1]))
-        if not close(slack, 1):
+        if slack != close(1):
             assert found.regime == ("compute" if slack > 1 else "memory")
 
 
@@ -53,8 +51,8 @@ def test_a_decode_reads_all_weights_for_one_token(kata, oracle, profile):
     a100, cfg = oracle.machine(profile), kata.LLAMA3_8B
     found = kata.step_time(cfg, [], [1024], a100)
     assert found.regime == "memory"
-    assert close(found.linear_s, 2 * 7_504_658_432 / 2.039e12)  # 7.36 ms
-    assert close(found.attention_s, 1024 * 131_072 / 2.039e12)  # 0.066 ms
+    assert found.linear_s == close(2 * 7_504_658_432 / 2.039e12)  # 7.36 ms
+    assert found.attention_s == close(1024 * 131_072 / 2.039e12)  # 0.066 ms
     flops = 2 * 7_504_658_432 + 4 * 32 * 4096 * 1024
     assert flops / found.total_s < 0.01 * 312e12
 
@@ -62,8 +60,8 @@ def test_a_decode_reads_all_weights_for_one_token(kata, oracle, profile):
 def test_a_prompt_of_2048_tokens_is_bound_by_arithmetic(kata, oracle, profile):
     found = kata.step_time(kata.LLAMA3_8B, [(2048, 0)], [], oracle.machine(profile))
     assert found.regime == "compute"
-    assert close(found.linear_s, 2 * 7_504_658_432 * 2048 / 312e12)  # 98.5 ms
-    assert close(found.attention_s, 4 * 32 * 4096 * (2048 * 2049 // 2) / 312e12)  # 3.5 ms
+    assert found.linear_s == close(2 * 7_504_658_432 * 2048 / 312e12)  # 98.5 ms
+    assert found.attention_s == close(4 * 32 * 4096 * (2048 * 2049 // 2) / 312e12)  # 3.5 ms
 
 
 def test_a_chunk_rides_along_with_decodes_almost_for_free(kata, oracle, profile):
@@ -79,8 +77,8 @@ def test_chunks_of_one_prompt_see_what_came_before(kata, oracle, profile):
     a100, cfg = oracle.machine(profile, launch_s=1e-30), kata.LLAMA2_7B
     whole = kata.step_time(cfg, [(4096, 0)], [], a100)
     halves = [kata.step_time(cfg, [(2048, past)], [], a100) for past in (0, 2048)]
-    assert close(whole.attention_s, sum(half.attention_s for half in halves))
-    assert close(whole.linear_s, sum(half.linear_s for half in halves))
+    assert whole.attention_s == close(sum(half.attention_s for half in halves))
+    assert whole.linear_s == close(sum(half.linear_s for half in halves))
 
 
 def test_query_heads_that_share_keys_read_them_once(kata, oracle, profile):
@@ -89,16 +87,24 @@ def test_query_heads_that_share_keys_read_them_once(kata, oracle, profile):
         kata.step_time(cfg, [], [1000] * 8, a100).attention_s
         for cfg in (kata.LLAMA2_7B, kata.LLAMA3_8B)
     )
-    assert close(own, 4 * shared)
+    assert own == close(4 * shared)
 
 
 def test_fewer_bits_make_the_weights_lighter_and_nothing_else(kata, oracle, profile):
     a100, cfg = oracle.machine(profile), kata.LLAMA2_7B
     half, quarter = (kata.step_time(cfg, [], [1000] * 4, a100, bits) for bits in (16, 4))
-    assert close(quarter.linear_s, half.linear_s / 4)
+    assert quarter.linear_s == close(half.linear_s / 4)
     assert quarter.attention_s == half.attention_s
     prompts = [kata.step_time(cfg, [(4096, 0)], [], a100, bits) for bits in (16, 4)]
     assert prompts[0] == prompts[1]  # arithmetic stays in 16 bits
+
+
+def test_a_step_leaves_its_work_as_it_was(kata, oracle, profile):
+    a100, prefill, decode_ctx = oracle.machine(profile), [(40, 3), (5, 0)], [7, 8, 9]
+    found = kata.step_time(kata.LLAMA3_8B, prefill, decode_ctx, a100)
+    assert (prefill, decode_ctx) == ([(40, 3), (5, 0)], [7, 8, 9])
+    again = kata.step_time(kata.LLAMA3_8B, ((40, 3), (5, 0)), range(7, 10), a100)
+    assert again == found
 
 
 def test_nothing_to_do_takes_a_launch(kata, oracle, profile):
