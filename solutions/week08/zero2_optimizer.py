@@ -151,10 +151,11 @@ class ZeroAdamW:
         Raises:
             ValueError: state: not of as many elements as the parameters.
         """
-        if state["master"].numel() != self._n:
-            raise ValueError(
-                f"state: expected {self._n} elements, found {state['master'].numel()}."
-            )
+        for name in self._state:
+            if state[name].numel() != self._n:
+                raise ValueError(
+                    f"state: expected {self._n} elements in {name}, found {state[name].numel()}."
+                )
         self.zero_grad()
         self._steps = state["step"]
         padded = self._size * self._comm.world

@@ -129,11 +129,16 @@ def test_five_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
 
     def train(rank, world):
         mine = own(params)
+        before = [param.detach() for param in mine]
         with network() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             for by_rank in drawn:
                 give(mine, by_rank[rank])
                 optimizer.step()
+            for then, now in zip(before, mine, strict=True):
+                assert torch.equal(then, now), (
+                    f"expected {now.tolist()} where the parameter was before, found {then.tolist()}"
+                )
             return detached(mine), optimizer.consolidate()
 
     exact, working = oracle.both(params)
@@ -215,6 +220,23 @@ def test_no_gradient_at_all_has_norm_0(kata, ranks):
         assert param.tolist() == [0.75] * 5
 
 
+def test_a_norm_near_0_is_not_scaled_up_to_the_limit(kata, ranks):
+    # norm 1e-6, so that the 1e-6 beside it halves the gradient
+    def train(rank, world):
+        (param,) = own([torch.zeros(4)])
+        with network() as comm:
+            optimizer = kata.ZeroAdamW([param], comm, betas=(0.0, 0.5))
+            give([param], [torch.full((4,), 5e-7)])
+            norm = optimizer.clip_grad_norm_(1e-6)
+            optimizer.step()
+            return norm, optimizer.consolidate()["exp_avg"]
+
+    for norm, exp_avg in ranks(2, train):
+        assert norm == pytest.approx(1e-6, rel=1e-5)
+        # 5e-7 x 1e-6 / 2e-6, and nothing of before
+        assert exp_avg.tolist() == pytest.approx([2.5e-7] * 4, rel=1e-5)
+
+
 def test_half_precision_weights_keep_small_updates(kata, ranks):
     # bfloat16 has nothing between 0.99609375 and 1, so each step of 0.001 alone is lost
     def train(rank, world):
@@ -235,18 +257,18 @@ def test_half_precision_weights_keep_small_updates(kata, ranks):
         assert kept["master"].tolist() == pytest.approx([0.992] * 3, abs=1e-6)
 
 
-def test_a_gradient_too_small_to_be_halved_counts(kata, ranks):
-    smallest = 2.0**-24  # of float16: half of it is 0
-
+# of float16 the smallest, half of which is 0, and one that has a norm beyond the largest, 65504
+@pytest.mark.parametrize("value", [2.0**-24, 16384.0], ids=["smallest", "large"])
+def test_the_mean_of_half_precision_is_float32(kata, ranks, value):
     def norm(rank, world):
-        (param,) = own([torch.zeros(4, dtype=torch.float16)])
+        (param,) = own([torch.zeros(25, dtype=torch.float16)])
         with network() as comm:
             optimizer = kata.ZeroAdamW([param], comm)
-            give([param], [torch.full((4,), smallest, dtype=torch.float16)])
+            give([param], [torch.full((25,), value, dtype=torch.float16)])
             return optimizer.clip_grad_norm_(1.0)
 
     for found in ranks(2, norm):
-        assert math.isclose(found, 2 * smallest, rel_tol=1e-6)
+        assert found == pytest.approx(5 * value, rel=1e-6)
 
 
 # 59 elements: parts of 30, 20 and 15, with 1 element of padding in all
@@ -322,6 +344,8 @@ def test_between_steps_a_rank_holds_its_part_of_the_states(kata, oracle, ranks, 
             optimizer.step()
             held.append(alive_bytes() - before)
             dropped += [param.grad is None for param in mine]
+            optimizer.load_state_dict(optimizer.consolidate())
+            held.append(memory() - before)
         return max(held), clipped, dropped
 
     part = 4 * oracle.part_size(n=N, world=world)
@@ -431,7 +455,8 @@ def test_zero_grad_drops_what_was_reduced(kata, ranks):
         assert param.tolist() == [0.75] * 5
 
 
-def test_a_step_reads_the_learning_rate_of_its_group(kata, oracle, ranks, seed):
+def test_a_step_reads_the_options_of_its_group(kata, oracle, ranks, seed):
+    changed = {"lr": 0.005, "betas": (0.6, 0.8), "eps": 0.1, "weight_decay": 0.7}
     params = oracle.parameters(seed=seed)
     drawn = oracle.gradients(world=2, steps=2, seed=seed)
 
@@ -442,14 +467,14 @@ def test_a_step_reads_the_learning_rate_of_its_group(kata, oracle, ranks, seed):
             for by_rank in drawn:
                 give(mine, by_rank[rank])
                 optimizer.step()
-                optimizer.param_groups[1]["lr"] *= 0.1
+                optimizer.param_groups[1].update(changed)
         return detached(mine)
 
     exact, working = oracle.both(params)
     for by_rank in drawn:
         for one in (exact, working):
             one.step(by_rank)
-            one.optimizer.param_groups[1]["lr"] *= 0.1
+            one.optimizer.param_groups[1].update(changed)
     for rank, found in enumerate(ranks(2, train)):
         assert_same(found, exact.params, working.params, f"rank {rank}")
 
@@ -509,6 +534,8 @@ TWICE = torch.ones(2)
         ([TWICE], {"weight_decay": -0.1}, "weight_decay"),
         ([TWICE], {"betas": (0.9, 1.0)}, "betas"),
         ([TWICE], {"betas": (-0.1, 0.9)}, "betas"),
+        ([{"params": [TWICE], "weight_decay": -0.1}], {}, "weight_decay"),
+        ([{"params": [TWICE], "betas": (0.9, 1.0)}], {}, "betas"),
     ],
     ids=[
         "none",
@@ -522,6 +549,8 @@ TWICE = torch.ones(2)
         "weight-decay",
         "beta-of-1",
         "beta-below-0",
+        "weight-decay-of-a-group",
+        "betas-of-a-group",
     ],
 )
 def test_what_cannot_be_trained_is_refused(kata, params, options, argument):
@@ -529,8 +558,11 @@ def test_what_cannot_be_trained_is_refused(kata, params, options, argument):
         kata.ZeroAdamW(params, Alone(), **options)
 
 
-def test_a_state_of_another_model_is_refused(kata):
+# each of the three, and one element too many or too few
+@pytest.mark.parametrize("wrong", [(name, n) for name in STATES for n in (4, 6)], ids=str)
+def test_a_state_of_another_model_is_refused(kata, wrong):
+    name, n = wrong
     optimizer = kata.ZeroAdamW([torch.ones(5)], Alone())
-    state = {"step": 1} | {name: torch.ones(4) for name in STATES}
+    state = {"step": 1} | {name: torch.ones(5) for name in STATES} | {name: torch.ones(n)}
     with pytest.raises(ValueError, match=r"\bstate\b"):
         optimizer.load_state_dict(state)

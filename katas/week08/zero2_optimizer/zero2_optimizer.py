@@ -114,4 +114,4 @@ class ZeroAdamW:
         Raises:
             ValueError: state: not of as many elements as the parameters.
         """
-        raise NotImplementedError  # TODO(kata): cut out the own part (about 9 lines)
+        raise NotImplementedError  # TODO(kata): cut out the own part (about 10 lines)
