@@ -1,5 +1,7 @@
 """What katas declare is tested: the right function keeps each promise, a wrong one is caught."""
 
+import resource
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -187,6 +189,19 @@ def test_rows_lie_further_apart_than_31_bits_count():
     assert 2**31 <= last_row < 2**31 + 8
     with pytest.raises(AssertionError, match=r"^x, rows 2\*\*31 elements apart: result: "):
         assert_reaches_past_31_bits(trial(offsets_wrap), "x")
+
+
+def test_rows_far_apart_need_no_memory_that_a_limit_counts():
+    """A machine with little memory left must not fail a solution that is right."""
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (held + 2**30, limits[1]))
+    try:
+        with pytest.raises(RuntimeError, match="allocate"):
+            torch.empty(2**32, dtype=torch.uint8)
+        assert_reaches_past_31_bits(trial(lambda x, y: x + y), "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def test_one_case_of_each_form_is_tried_and_none_without_rows():

@@ -5,6 +5,7 @@ Each starts from inputs that the oracle makes, and changes what the declaration 
 """
 
 import builtins
+import mmap
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -154,14 +155,24 @@ def _with_gaps(tensor: torch.Tensor, gaps: str) -> torch.Tensor:
     return view.copy_(tensor)
 
 
+def _room(count: int, like: torch.Tensor) -> torch.Tensor:
+    """
+    Uninitialised memory for `count` elements like those of a tensor.
+
+    On the host it is a mapping of which only what is touched takes memory; that it is shared, with
+    nobody, keeps it out of the limit on what a process may allocate.
+    """
+    if like.device.type != "cpu":
+        return torch.empty(count, dtype=like.dtype, device=like.device)
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return torch.frombuffer(mmap.mmap(-1, count * like.itemsize, flags=flags), dtype=like.dtype)
+
+
 def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
     """The same values, the last row 2**31 elements or more behind the first one."""
     rows = len(tensor)
     # odd: no descriptor can hold it, whose addresses have 64 bits anyway
     apart = max(PAST_31_BITS // (rows - 1) + 1, tensor[0].numel()) | 1
-    # what lies between the rows is never touched, so on a CPU it takes no memory
-    room = torch.empty(
-        (rows - 1) * apart + tensor[0].numel(), dtype=tensor.dtype, device=tensor.device
-    )
+    room = _room((rows - 1) * apart + tensor[0].numel(), tensor)
     inner = torch.empty_like(tensor[0], memory_format=torch.contiguous_format).stride()
     return room.as_strided(tensor.shape, (apart, *inner)).copy_(tensor)
