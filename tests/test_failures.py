@@ -58,6 +58,18 @@ def test_false(kata):
     assert not kata.doubled(torch.ones(2)).is_contiguous()
 
 
+def test_too_small(kata):
+    assert 3 <= len(kata.doubled(torch.ones(2))) <= 8
+
+
+def test_too_large(kata):
+    assert 3 <= len(kata.doubled(torch.ones(9))) <= 8
+
+
+def test_bound_first(kata):
+    assert 3 < len(kata.doubled(torch.ones(2)))
+
+
 def test_message(kata):
     assert kata.doubled(torch.ones(2)).sum() == 5, "the sum is off"
 
@@ -117,6 +129,9 @@ SAID = {
     "test_every": "kata.doubled(torch.ones(2)): expected 3, found [2.0, 2.0] (float32)",
     "test_false": "expected kata.doubled(torch.ones(2)).is_contiguous() to be false or empty, "
     "found it is not",
+    "test_too_small": "len(kata.doubled(torch.ones(2))): expected at least 3, found 2",
+    "test_too_large": "len(kata.doubled(torch.ones(9))): expected at most 8, found 9",
+    "test_bound_first": "len(kata.doubled(torch.ones(2))): expected more than 3, found 2",
     "test_message": "the sum is off: expected 5, found 4.0",
     "test_message_with_numbers": "expected 5 in all",
     "test_pattern": "kata.doubled(torch.ones(3, dtype=torch.int64)): expected a message that "

@@ -26,6 +26,9 @@ WORDLESS = re.compile(r" object at 0x|generated data")  # values that do not say
 ISCLOSE = re.compile(r"where False = <built-in function isclose>(\(.*\))$", re.M)
 NO_MATCH = re.compile(r"^\s*Expected regex: (?P<want>.*)\n\s*Actual message: (?P<found>.*)", re.M)
 NOT_RAISED = re.compile(r"DID NOT RAISE (?:ANY EXCEPTION|<class '(?P<want>[^']*)'>|(?P<any>.*))")
+BOUND = re.compile(r"^expected (at most|less than|at least|more than) (.*), found (.*)$")
+MIRRORED = {"at most": "at least", "less than": "more than",
+            "at least": "at most", "more than": "less than"}  # fmt: skip
 COMPARISONS = ("math.isclose", "torch.equal", "np.array_equal")
 # what an expression may be made of to be worked out again: it calls nothing and changes nothing
 HARMLESS = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.Name,
@@ -209,15 +212,22 @@ def _asserted(text: str, statement: ast.Assert, place: Place) -> str:
         return f"expected {_source(test.operand)} to be false or empty, found it is not"
     if not body:
         return f"expected {_source(test)}, found that it does not hold"
+    return f"{_source(place.spelled_out(_under_test(test)))}: {body}"
+
+
+def _under_test(test: ast.expr) -> ast.expr:
+    """What an assertion is about, which stands on the left unless that is a bare number."""
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Constant):
+        return test.comparators[0]
     sides = _sides(test)
-    return f"{_source(place.spelled_out(sides[0] if sides else test))}: {body}"
+    return sides[0] if sides else test
 
 
 def _compared(text: str, test: ast.expr, place: Place) -> str:
     """Both sides of what was compared; "" where they are not known."""
     first = text.partition("\n")[0].removeprefix("assert ")
     if first.startswith("expected "):
-        return first
+        return _mirrored(first, test)
     if close := ISCLOSE.search(text):
         return _close(close[1])
     sides = _sides(test)
@@ -227,6 +237,17 @@ def _compared(text: str, test: ast.expr, place: Place) -> str:
         return compared("==", *map(place.value, sides))
     except Exception:  # noqa: BLE001 -- what cannot be had is not worked out
         return f"expected {_shown(sides[1], place)}, found {_shown(sides[0], place)}"
+
+
+def _mirrored(words: str, test: ast.expr) -> str:
+    """The words for ``1 <= found`` and ``1 <= found <= 8``, where the bound stands on the left."""
+    bound = BOUND.match(words)
+    if not (bound and isinstance(test, ast.Compare) and isinstance(test.left, ast.Constant)):
+        return words
+    relation, right, left = bound.groups()
+    if left != shown(test.left.value):
+        return words
+    return f"expected {MIRRORED[relation]} {left}, found {right}"
 
 
 def _sides(test: ast.expr) -> list[ast.expr]:
