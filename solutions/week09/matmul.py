@@ -46,8 +46,8 @@ def grouped_pid(pid, num_m, num_n, GROUP_M: tl.constexpr):
 @triton.jit
 def _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION: tl.constexpr):
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + cols.to(tl.int64) * bias_stride, mask=cols < N, other=0.0)
-        acc += bias.to(tl.float32)[None, :]
+        bias = tl.load(bias_ptr + cols.to(tl.int64) * bias_stride, mask=cols < N)
+        acc += bias[None, :]
     if ACTIVATION == "silu":
         acc = acc / (1.0 + tl.exp(-acc))
     elif ACTIVATION == "relu":
@@ -208,7 +208,7 @@ def _has_descriptors(a: Tensor) -> bool:
 def _row_major(x: Tensor) -> Tensor | None:
     """`x` or its transpose, whichever a descriptor can describe; None where neither will do."""
     for view in (x, x.T):
-        aligned = view.stride(0) * x.itemsize % 16 == 0 and view.data_ptr() % 16 == 0
+        aligned = view.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0  # 16-bit elements
         if x.numel() and view.stride(1) == 1 and view.stride(0) > 0 and aligned:
             return view
     return None

@@ -84,18 +84,45 @@ def test_activation_of_extreme_sums(kata, oracle, device, activation):
     assert_matches(kata.matmul(**inputs), oracle.reference(**inputs), same_precision=trusted)
 
 
-def test_epilogue_adds_the_bias_and_nothing_else(kata, traffic):
-    a, b, bias = torch.randn(64, 48), torch.randn(48, 32), torch.randn(32)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_epilogue_adds_the_bias_and_nothing_else(kata, traffic, dtype):
+    # two tile columns and a half
+    a, b, bias = (torch.randn(*size).to(dtype) for size in ((32, 16), (16, 40), (40,)))
     with traffic() as plain:
         kata.matmul(a, b)
     with traffic() as fused:
         kata.matmul(a, b, bias, "silu")
-    assert plain.stored_bytes == fused.stored_bytes == 64 * 32 * 4
+    assert plain.stored_bytes == fused.stored_bytes == 32 * 40 * dtype.itemsize
     # each of the tile rows reads it once, and none is lower than 16
-    assert fused.loaded_bytes - plain.loaded_bytes <= 64 // 16 * 32 * 4
+    assert fused.loaded_bytes - plain.loaded_bytes <= 32 // 16 * bias.nbytes
 
 
 # ---- memory --------------------------------------------------------------------------------
+
+
+def test_rows_may_begin_anywhere(kata, device):
+    # 2 bytes past a multiple of 16; all at one place, which is a stride of 0
+    ones = torch.ones(1 + 8 * 32, dtype=torch.float16, device=device)
+    b = torch.ones(16, 8, dtype=torch.float16, device=device)
+    for a in (ones[1:129].view(8, 16), ones[:16].expand(8, 16)):
+        assert kata.matmul(a, b).tolist() == [[16.0] * 8] * 8
+
+
+def test_elements_may_lie_apart_in_rows_that_do_not(kata, device):
+    # rows 64 bytes apart, every other element of them
+    a = torch.arange(8 * 32, dtype=torch.float16, device=device).view(8, 32)[:, ::2]
+    one_hot = torch.eye(16, 8, dtype=torch.float16, device=device)
+    assert torch.equal(kata.matmul(a, one_hot), a[:, :8])
+
+
+def test_columns_may_lie_past_31_bits(kata, device):
+    # as of a transposed matrix; what lies between is never touched, and takes no memory on a CPU
+    room = torch.empty(2**31 + 10, dtype=torch.float16, device=device)
+    far = room.as_strided((8, 3), (1, 2**30 + 1))  # odd, which no descriptor can hold
+    far.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    ones = torch.ones(3, 8, dtype=torch.float16, device=device)
+    assert kata.matmul(far, ones).tolist() == [[7.0] * 8] * 8
+    assert kata.matmul(ones, far, bias=far[0]).tolist() == [[9.0, 18.0, 36.0]] * 3
 
 
 # ---- order of the tiles --------------------------------------------------------------------
@@ -147,10 +174,12 @@ def test_neighbouring_programs_share_tiles(kata, device, cost):
 
 
 @pytest.mark.parametrize(
-    ("target", "instruction"), [("sm_90", "wgmma.mma_async"), ("sm_80", "mma.sync")]
+    ("target", "instruction", "layout"),
+    [("sm_90", "wgmma.mma_async", {"b_layout": "cols"}), ("sm_80", "mma.sync", {})],
+    ids=["sm_90, b transposed", "sm_80"],
 )
-def test_products_run_on_tensor_cores(compiled, target, instruction):
-    (kernel,) = compiled(target=target, **BUILD)
+def test_products_run_on_tensor_cores(compiled, target, instruction, layout):
+    (kernel,) = compiled(target=target, **BUILD, **layout)
     assert kernel.has(instruction)
 
 
