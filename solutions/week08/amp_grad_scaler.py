@@ -1,6 +1,7 @@
 """Kata week08/amp_grad_scaler: keep float16 gradients in range, and let small updates arrive."""
 
 from collections.abc import Iterable
+from ctypes import c_float
 from typing import Any
 
 import torch
@@ -87,15 +88,18 @@ class GradScaler:
             raise ValueError(f"backoff: expected between 0 and 1, found {backoff}")
         if interval < 1:
             raise ValueError(f"interval: expected 1 or more, found {interval}")
-        self.current_scale = float(init)
+        self.current_scale = c_float(init).value
         self.growth = growth
         self.backoff = backoff
         self.interval = interval
         self._good_updates = 0
+        self._begin_iteration()
+
+    def _begin_iteration(self) -> None:
         self._scaled = False
-        # since the last update, by id of the optimizer: whether it met inf or NaN, and who stepped
-        self._not_finite: dict[int, Tensor] = {}
-        self._overflowed: dict[int, bool] = {}
+        # since the last update: whether an optimizer met inf or NaN, and who was asked to step
+        self._not_finite: dict[Optimizer, Tensor] = {}
+        self._overflowed: dict[Optimizer, bool] = {}
 
     def scale(self, loss: Tensor) -> Tensor:
         """`loss` times the scale, in float32, so that its gradients are times the scale as well."""
@@ -116,18 +120,19 @@ class GradScaler:
         """
         if not self._scaled:
             raise RuntimeError("unscale_: expected scale(loss) since the last update, found none")
-        if id(optimizer) in self._not_finite:
+        if optimizer in self._not_finite:
             raise RuntimeError("unscale_: expected one call between updates, found a second")
         found = gradients(optimizer)
         if any(one.dtype == torch.float16 for one in found):
             raise ValueError("optimizer: expected gradients wider than float16, found float16")
         device = found[0].device if found else None
         noted = torch.zeros(1, device=device)
-        inverse = torch.full((1,), 1 / self.current_scale, device=device)
+        # by a tensor: the inverse of a scale that has sunk to 0 is inf, and no error
+        inverse = torch.full((1,), self.current_scale, device=device).reciprocal_()
         for dtype in {one.dtype for one in found}:
             some = [one for one in found if one.dtype == dtype]
             torch._amp_foreach_non_finite_check_and_unscale_(some, noted, inverse)
-        self._not_finite[id(optimizer)] = noted
+        self._not_finite[optimizer] = noted
 
     def step(self, optimizer: Optimizer) -> bool:
         """
@@ -139,12 +144,12 @@ class GradScaler:
         Raises:
             RuntimeError: it has been asked to since the last update; what `unscale_` refuses.
         """
-        if id(optimizer) in self._overflowed:
+        if optimizer in self._overflowed:
             raise RuntimeError("step: expected one call between updates, found a second")
-        if id(optimizer) not in self._not_finite:
+        if optimizer not in self._not_finite:
             self.unscale_(optimizer)
-        overflowed = bool(self._not_finite[id(optimizer)].item())
-        self._overflowed[id(optimizer)] = overflowed
+        overflowed = bool(self._not_finite[optimizer].item())
+        self._overflowed[optimizer] = overflowed
         if not overflowed:
             optimizer.step()
         return not overflowed
@@ -163,16 +168,15 @@ class GradScaler:
         known = [self._overflowed.get(key) for key in self._not_finite]
         waiting = [noted for key, noted in self._not_finite.items() if key not in self._overflowed]
         if any(known) or any(bool(noted.item()) for noted in waiting):
-            self.current_scale *= self.backoff
+            self.current_scale = c_float(self.current_scale * self.backoff).value
             self._good_updates = 0
         else:
             self._good_updates += 1
             if self._good_updates == self.interval:
-                grown = self.current_scale * self.growth
+                grown = c_float(self.current_scale * self.growth).value
                 self.current_scale = grown if grown <= LARGEST_FLOAT32 else self.current_scale
                 self._good_updates = 0
-        self._scaled = False
-        self._not_finite, self._overflowed = {}, {}
+        self._begin_iteration()
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on elsewhere: numbers by name, as JSON can hold them."""
@@ -191,6 +195,7 @@ class GradScaler:
         self.backoff = state["backoff"]
         self.interval = state["interval"]
         self._good_updates = state["good_updates"]
+        self._begin_iteration()
 
 
 def clipped_step(scaler: GradScaler, optimizer: Optimizer, max_norm: float) -> Tensor:

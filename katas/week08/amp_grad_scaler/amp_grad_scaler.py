@@ -1,6 +1,7 @@
 """Kata week08/amp_grad_scaler: keep float16 gradients in range, and let small updates arrive."""
 
 from collections.abc import Iterable
+from ctypes import c_float
 from typing import Any
 
 import torch
@@ -76,8 +77,8 @@ class GradScaler:
         backoff: float = 0.5,
         interval: int = 2000,
     ) -> None:
-        # TODO(kata): check, then keep the settings and what is known of this iteration (about 15
-        # lines)
+        # TODO(kata): check, then keep the settings and what is known of this iteration (about 20
+        # lines with helpers)
         raise NotImplementedError
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ class GradScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave, whatever this one was made with."""
-        raise NotImplementedError  # TODO(kata): the way back (about 5 lines)
+        raise NotImplementedError  # TODO(kata): the way back (about 6 lines)
 
 
 def clipped_step(scaler: GradScaler, optimizer: Optimizer, max_norm: float) -> Tensor:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 INF, NAN = math.inf, math.nan
@@ -40,11 +40,12 @@ def scales(kata, oracle, outcomes, **settings):
 # ---- the path of the scale -----------------------------------------------------------------
 
 
+@example(outcomes=[True] * 5 + [False] * 5, interval=1, growth=1.1, backoff=0.7)
 @given(
     outcomes=st.lists(st.booleans(), max_size=40),
     interval=st.integers(1, 4),
-    growth=st.sampled_from([2.0, 4.0]),
-    backoff=st.sampled_from([0.5, 0.125]),
+    growth=st.sampled_from([2.0, 4.0, 1.1]),  # the last is no power of two: float32 rounds
+    backoff=st.sampled_from([0.5, 0.125, 0.7]),
 )
 def test_scale_goes_the_way_of_the_library(kata, oracle, outcomes, interval, growth, backoff):
     settings = {"init": 1024.0, "growth": growth, "backoff": backoff, "interval": interval}
@@ -92,6 +93,25 @@ def test_state_goes_on_where_it_was(kata, oracle):
     assert found == oracle.library_scales(outcomes, **settings)
 
 
+def test_a_scale_may_sink_to_zero(kata, oracle):
+    outcomes, settings = [False] * 4 + [True], {"init": 2.0**-146}  # three above the smallest
+    found = scales(kata, oracle, outcomes, **settings)
+    assert found == [2.0**-147, 2.0**-148, 2.0**-149, 0.0, 0.0]
+
+
+def test_loading_forgets_what_was_begun(kata, oracle):
+    parameters, scaler = oracle.parameters([(2,)]), kata.GradScaler(init=8.0)
+    optimizer, state = sgd(parameters), scaler.state_dict()
+    scaler.scale(torch.ones(()))
+    oracle.give(parameters, [torch.full((2,), INF)])
+    scaler.unscale_(optimizer)
+    scaler.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r"scale\(loss\)"):
+        scaler.step(optimizer)
+    assert iterate(scaler, oracle, parameters, optimizer, [torch.ones(2)]) is True
+    assert scaler.current_scale == 8.0
+
+
 # ---- one step ------------------------------------------------------------------------------
 
 
@@ -107,6 +127,8 @@ def test_loss_and_its_gradients_are_scaled(kata):
 def test_float16_loss_is_scaled_in_float32(kata):
     # 8 · 65536 is far over the largest float16, 65504
     assert kata.GradScaler().scale(torch.tensor(8.0, dtype=torch.float16)).item() == 524288.0
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        assert kata.GradScaler().scale(torch.ones((), dtype=dtype)).dtype == torch.float32
 
 
 def test_step_takes_the_true_gradients(kata, oracle):
@@ -203,8 +225,10 @@ def test_gradients_of_several_dtypes_are_unscaled(kata, oracle):
     scaler = kata.GradScaler(init=4.0)
     scaler.scale(torch.ones(()))
     oracle.give(parameters, [torch.full_like(one, 6.0) for one in parameters])
+    held = [one.grad for one in parameters]
     scaler.unscale_(sgd(parameters))
     assert [one.grad.tolist() for one in parameters] == [[1.5, 1.5]] * 3
+    assert [one.tolist() for one in held] == [[1.5, 1.5]] * 3, "not the same tensors"
 
 
 def test_clipping_sees_the_true_norm(kata, oracle):
@@ -228,6 +252,17 @@ def test_clipping_leaves_short_gradients_alone(kata, oracle):
     oracle.give(parameters, [torch.tensor([3.0, 4.0]) * 1024])
     kata.clipped_step(scaler, sgd(parameters), max_norm=100.0)
     assert parameters[0].grad.tolist() == [3.0, 4.0]
+
+
+def test_clipping_takes_all_groups(kata, oracle):
+    parameters = oracle.parameters([(1,), (1,)])
+    optimizer = sgd([{"params": [one]} for one in parameters])
+    scaler = kata.GradScaler(init=1024.0)
+    scaler.scale(torch.ones(()))
+    oracle.give(parameters, [torch.tensor([3.0 * 1024]), torch.tensor([4.0 * 1024])])
+    assert kata.clipped_step(scaler, optimizer, max_norm=2.5).item() == 5.0
+    found = [one.grad.item() for one in parameters]
+    assert found == pytest.approx([1.5, 2.0], rel=1e-5)
 
 
 # ---- cost ----------------------------------------------------------------------------------
@@ -275,6 +310,12 @@ def test_underflow_agrees_with_numpy(kata, exponents, scale):
     want = float((half[there] == 0).mean()) if there.any() else 0.0
     found = kata.underflow_fraction(torch.from_numpy(values), torch.float16, scale)
     assert math.isclose(found, want, abs_tol=1e-12)
+
+
+def test_product_has_the_dtype_of_the_gradient(kata):
+    # 2**-24 / 16 is nothing in float16, whatever it is rounded to afterwards
+    grad = torch.tensor([2.0**-24], dtype=torch.float16)
+    assert kata.underflow_fraction(grad, torch.float32, 2.0**-4) == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
@@ -354,13 +395,18 @@ def test_a_scale_below_one_is_one_too(kata, oracle):
 
 
 def test_float16_gradients_are_refused(kata, oracle):
-    parameters = [torch.nn.Parameter(torch.zeros(2, dtype=torch.float16))]
-    scaler = kata.GradScaler()
+    dtypes = (torch.float32, torch.float16)  # one of them is enough
+    parameters = [torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in dtypes]
+    optimizer, scaler = sgd(parameters), kata.GradScaler()
     scaler.scale(torch.ones(()))
-    oracle.give(parameters, [torch.ones(2, dtype=torch.float16)])
-    with pytest.raises(ValueError, match="^optimizer: "):
-        scaler.unscale_(sgd(parameters))
-    assert parameters[0].grad.tolist() == [1.0, 1.0], "a refused gradient was changed"
+    oracle.give(parameters, [torch.ones_like(one) for one in parameters])
+    for refused in (scaler.unscale_, scaler.unscale_, scaler.step):  # the first notes nothing
+        with pytest.raises(ValueError, match="^optimizer: "):
+            refused(optimizer)
+    for one in parameters:
+        assert one.grad.tolist() == [1.0, 1.0], "a refused gradient was changed"
+    with pytest.raises(RuntimeError, match="^update: "):
+        scaler.update()
 
 
 def test_calls_out_of_order_are_refused(kata, oracle):
