@@ -255,10 +255,9 @@ def _failure(
     error: Exception = pickle.loads(reply.pickled)
     # a rank's death reaches the others as a broken connection, and may be read after it
     if isinstance(error, RuntimeError):
-        deadline = time.monotonic() + DEATH_WAIT_S
-        while selector.get_map() and (
-            ready := selector.select(max(0.0, deadline - time.monotonic()))
-        ):
+        began, limit = time.monotonic(), PacedLimit(DEATH_WAIT_S)
+        while selector.get_map() and not limit.is_over(time.monotonic() - began):
+            ready = selector.select(max(0.0, began + limit.limit_s - time.monotonic()))
             for other in _drain(selector, ready):
                 _reply(other, job)
     error.add_note(note)

@@ -227,6 +227,18 @@ def test_calls_of_a_baseline_in_between_are_not_drawn():
     assert torch.equal(call.result, call.inputs["x"] * 2)
 
 
+@pytest.mark.parametrize("timed", [1, 3, 7])
+def test_a_call_that_is_watched_is_not_drawn(timed):
+    """The one after the others would be, were it counted: a draw starts afresh there."""
+    watched = []
+    check = check_of(lambda x: torch.full_like(x, len(watched)), {"x": torch.arange(8.0)})
+    for off_the_clock in (True, *timed * [False], True):
+        watched[:] = [1] * off_the_clock
+        check.before(timed=not off_the_clock)
+        check.call()
+    assert check.drawn().result.unique().tolist() == [0]
+
+
 def test_structured_inputs_keep_their_contents():
     rows, table = torch.arange(6), torch.arange(6.0)
     seen = set()

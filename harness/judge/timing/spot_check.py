@@ -110,12 +110,12 @@ class SpotCheck:
         if self._awaited:
             self._awaited, self._got = False, [result]
 
-    def before(self) -> None:
-        """Ahead of each call, untimed: new contents, kept for the case that it is drawn."""
+    def before(self, *, timed: bool = True) -> None:
+        """Ahead of each call, off the clock: new contents, kept for the case that it is drawn."""
         self._settle()
         self._change()
         self._given = {name: copied(value) for name, value in self._arguments.items()}
-        self._awaited = True
+        self._awaited = timed  # one that is not has been watched, and may know it
 
     def drawn(self) -> DrawnCall:
         """The call that was drawn, its arrays on the host; the inputs get their contents back."""
