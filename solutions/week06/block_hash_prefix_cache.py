@@ -125,12 +125,16 @@ class PrefixBlockManager:
         sequence = self._sequences[seq]
         if not sequence.tail:
             self._check_free(1)
+        filled = None
+        if len(sequence.tail) + 1 == self._block_size:
+            # before anything changes: `hash_fn` may raise
+            filled = self._content(sequence.tip, (*sequence.tail, token), sequence.extra)
+        if not sequence.tail:
             sequence.blocks.append(self._take())
         sequence.tail.append(token)
-        if len(sequence.tail) == self._block_size:
-            sequence.tip = self._content(sequence.tip, tuple(sequence.tail), sequence.extra)
-            self._fill(sequence.blocks[-1], sequence.tip)
-            sequence.tail = []
+        if filled:
+            self._fill(sequence.blocks[-1], filled)
+            sequence.tip, sequence.tail = filled, []
 
     def free(self, seq: Hashable) -> None:
         """

@@ -66,7 +66,7 @@ class PrefixBlockManager:
             KeyError: there is no `seq`.
             OutOfBlocks: that takes another block, and none is free.
         """
-        # TODO(kata): perhaps a block before it, perhaps a full one after it (about 9 lines)
+        # TODO(kata): perhaps a block before it, perhaps a full one after it (about 10 lines)
         raise NotImplementedError
 
     def free(self, seq: Hashable) -> None:

@@ -32,41 +32,6 @@ def ledger(kata, oracle):
     return make
 
 
-# ---- any history -----------------------------------------------------------------------------
-
-
-@given(
-    n_blocks=st.integers(1, 8),
-    block_size=st.integers(1, 3),
-    calls=st.lists(CALLS, max_size=40),
-)
-def test_any_history_finds_what_a_search_through_lists_finds(
-    kata, oracle, n_blocks, block_size, calls
-):
-    book = oracle.Ledger(kata, n_blocks, block_size)
-    for name, *arguments in calls:
-        getattr(book, name)(*arguments)
-
-
-@pytest.mark.parametrize("hashes", HASHES)
-@pytest.mark.parametrize("block_size", [1, 3])
-def test_a_long_life_finds_what_a_search_through_lists_finds(
-    ledger, oracle, seed, block_size, hashes
-):
-    oracle.random_calls(ledger(24 // block_size, block_size, hashes), seed, 1_700)
-
-
-@pytest.mark.parametrize("workload", ["few-shot", "multi-turn", "tree of thought", "unrelated"])
-def test_a_served_workload_finds_what_a_search_through_lists_finds(ledger, oracle, seed, workload):
-    requests = oracle.WORKLOADS[workload](random.Random(seed))
-    book = ledger(n_blocks=80, block_size=16)
-    for at, tokens in enumerate(requests):
-        book.allocate(at, tokens)
-        book.append(at, 5)
-        if at >= 2:  # two others are still running
-            book.free(at - 2)
-
-
 # ---- what is found ---------------------------------------------------------------------------
 
 
@@ -274,6 +239,51 @@ def test_a_token_that_does_not_fit_leaves_no_trace(ledger):
     assert book.manager.n_free == 0
 
 
+class NoHashError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_a_hash_that_fails_leaves_no_trace(kata, block_size):
+    def fails_on_nines(parent_hash, tokens, extra):
+        if 9 in tokens:
+            raise NoHashError
+        return kata.block_hash(parent_hash, tokens, extra)
+
+    def blocks(*tokens):  # each as often as a block has tokens
+        return [token for token in tokens for _ in range(block_size)]
+
+    manager = kata.PrefixBlockManager(n_blocks=6, block_size=block_size, hash_fn=fails_on_nines)
+    manager.allocate(0, blocks(1, 2))
+    manager.free(0)  # queue: 2 3 4 5 1 0
+    manager.allocate(0, blocks(3, 4)[:-1])
+    held, free = manager.block_table(0), manager.n_free
+    with pytest.raises(NoHashError):
+        manager.allocate(1, blocks(1, 9, 9))  # the first block is found
+    with pytest.raises(NoHashError):
+        manager.append(0, 9)
+    assert manager.block_table(0) == held
+    assert manager.n_free == free
+    manager.append(0, 4)
+    manager.allocate(1, blocks(5, 6))
+    assert manager.block_table(0) == [2, 3]
+    assert manager.block_table(1) == [4, 5]
+    assert manager.allocate(2, blocks(1, 2)) == block_size
+    manager.free(2)
+    assert manager.allocate(3, [*blocks(3, 4), 7]) == 2 * block_size
+
+
+def test_ids_are_told_apart(kata):
+    ids = [1, "1", (1,), "", (), None]
+    manager = kata.PrefixBlockManager(n_blocks=6, block_size=2)
+    for seq in ids:
+        manager.allocate(seq, [5])
+    assert [manager.block_table(seq) for seq in ids] == [[at] for at in range(6)]
+    for seq in ids:
+        manager.free(seq)
+    assert manager.n_free == 6
+
+
 def test_what_is_the_caller_s_stays_so(kata):
     manager = kata.PrefixBlockManager(n_blocks=6, block_size=2)
     prompt = [1, 2, 3, 4, 5]
@@ -325,6 +335,41 @@ def test_a_pool_without_slots_is_refused(kata, name):
         kata.PrefixBlockManager(**{"n_blocks": 4, "block_size": 4, name: 0})
 
 
+# ---- any history -----------------------------------------------------------------------------
+
+
+@given(
+    n_blocks=st.integers(1, 8),
+    block_size=st.integers(1, 3),
+    calls=st.lists(CALLS, max_size=40),
+)
+def test_any_history_finds_what_a_search_through_lists_finds(
+    kata, oracle, n_blocks, block_size, calls
+):
+    book = oracle.Ledger(kata, n_blocks, block_size)
+    for name, *arguments in calls:
+        getattr(book, name)(*arguments)
+
+
+@pytest.mark.parametrize("hashes", HASHES)
+@pytest.mark.parametrize("block_size", [1, 3])
+def test_a_long_life_finds_what_a_search_through_lists_finds(
+    ledger, oracle, seed, block_size, hashes
+):
+    oracle.random_calls(ledger(24 // block_size, block_size, hashes), seed, 1_700)
+
+
+@pytest.mark.parametrize("workload", ["few-shot", "multi-turn", "tree of thought", "unrelated"])
+def test_a_served_workload_finds_what_a_search_through_lists_finds(ledger, oracle, seed, workload):
+    requests = oracle.WORKLOADS[workload](random.Random(seed))
+    book = ledger(n_blocks=80, block_size=16)
+    for at, tokens in enumerate(requests):
+        book.allocate(at, tokens)
+        book.append(at, 5)
+        if at >= 2:  # two others are still running
+            book.free(at - 2)
+
+
 # ---- hashes ----------------------------------------------------------------------------------
 
 
@@ -333,8 +378,11 @@ def test_a_hash_tells_parents_tokens_and_extras_apart(kata):
     tokens = [(), *product(range(3), repeat=1), *product(range(3), repeat=2), (1, 2, 2)]
     extras = [(), (1,), (2,), (1, 2), ("lora",)]
     blocks = [*product(parents, tokens, extras)]
-    hashes = {kata.block_hash(*block) for block in blocks}
-    assert len(hashes) == len(blocks), "two different blocks have one hash"
+    seen = {}
+    for block in blocks:
+        hashed = kata.block_hash(*block)
+        other = seen.setdefault(hashed, block)
+        assert other == block, f"expected two hashes for {other} and {block}, found {hashed} twice"
 
 
 def test_a_hash_is_the_same_for_equal_blocks(kata):
@@ -354,6 +402,17 @@ def test_a_prompt_is_hashed_block_by_block_each_with_its_parent(kata):
     assert calls == [(None, (1, 2), ("lora",)), (0, (3, 4), ("lora",))]
     manager.append(0, 6)
     assert calls[2:] == [(100, (5, 6), ("lora",))]
+
+
+def test_a_token_that_finds_no_room_is_not_hashed(kata):
+    calls = []
+    manager = kata.PrefixBlockManager(
+        n_blocks=1, block_size=1, hash_fn=lambda *block: calls.append(block) or 7
+    )
+    manager.allocate(0, [1])
+    with pytest.raises(kata.OutOfBlocks):
+        manager.append(0, 2)
+    assert calls == [(None, (1,), ())]
 
 
 def test_a_prompt_takes_one_hash_a_block(kata, cost):
@@ -376,6 +435,25 @@ def test_a_prompt_takes_one_hash_a_block(kata, cost):
     manager.free(0)
     assert len(calls) - before == 2  # one for each block that was filled
     cost.check("hashes", max(taken))
+
+
+# ---- long prompts ----------------------------------------------------------------------------
+
+LONG = range(1_200)  # Python ends a recursion after 1,000 calls
+
+
+def test_a_prompt_of_many_blocks_is_found(kata):
+    manager = kata.PrefixBlockManager(n_blocks=len(LONG) + 1, block_size=1)
+    manager.allocate(0, [*LONG])
+    assert manager.allocate(1, [*LONG, 7]) == len(LONG)
+
+
+def test_long_prompts_are_put_in_order(kata):
+    requests = [[*LONG, 7], [5], [*LONG, 8], [*LONG, 7, 7]]
+    assert kata.shareable_tokens(requests, 1) == 2 * len(LONG) + 1
+    order = kata.order(requests, [[*LONG, 8]])
+    assert order[0] == 2
+    assert order[3] == 1
 
 
 # ---- cost ------------------------------------------------------------------------------------
@@ -471,9 +549,12 @@ def test_requests_that_share_a_prefix_are_served_in_a_row(kata, oracle, seed, wo
         assert sorted(order) == [*range(len(requests))]
         for length in range(1, max(map(len, requests)) + 1):
             prefixes = [tuple(requests[at][:length]) for at in order if len(requests[at]) >= length]
-            runs = sum(a != b for a, b in pairwise(prefixes)) + 1
-            assert runs == len(set(prefixes)), (
-                f"a prefix of {length} tokens is left and taken up again"
+            starts = [prefixes[0], *(b for a, b in pairwise(prefixes) if a != b)]
+            torn = [prefix for at, prefix in enumerate(starts) if prefix in starts[:at]]
+            assert not torn, (
+                f"expected all that begin with {torn[0]} in a row, found them at places "
+                f"{[at for at, i in enumerate(order) if tuple(requests[i][:length]) == torn[0]]}"
+                f" of {len(order)}"
             )
 
 
@@ -492,9 +573,12 @@ def test_of_those_that_share_with_the_cache_the_longest_come_first(kata):
     requests = [[5, 5, 1], [0, 0], [5, 5, 5, 7], [5, 0], [5, 5, 9], [9, 0]]
     order = kata.order(requests, cached)
     place = {at: order.index(at) for at in range(6)}
-    assert place[2] < min(place[0], place[4]), "5 5 5 is cached, 5 5 is on the way to it"
-    assert max(place[0], place[4]) < place[3]
-    assert place[1] == 5, "0 0 shares nothing with the cache"
+    told = f"found {[requests[at] for at in order]} | cached: {cached}"
+    assert place[2] < min(place[0], place[4]), (
+        f"expected 5 5 5 before what leaves it at 5 5, {told}"
+    )
+    assert max(place[0], place[4]) < place[3], f"expected 5 5 before what leaves it at 5, {told}"
+    assert place[1] == 5, f"expected 0 0 last, which shares nothing with the cache, {told}"
 
 
 def test_no_order_of_a_few_finds_more(kata, oracle, seed):
