@@ -73,6 +73,20 @@ def test_a_chunk_rides_along_with_decodes_almost_for_free(kata, oracle, profile)
     assert kata.step_time(cfg, [(256, 0)], [1024] * 16, a100).total_s > 1.5 * alone
 
 
+def test_linear_layers_compute_while_attention_reads(kata, oracle, profile):
+    found = kata.step_time(kata.LLAMA3_8B, [], [1024] * 256, oracle.machine(profile))
+    linear_s, attention_s = 2 * 7_504_658_432 * 256 / 312e12, 256 * 1024 * 131_072 / 2.039e12
+    assert found.linear_s == close(linear_s)  # 12.3 ms
+    assert found.attention_s == close(attention_s)  # 16.9 ms
+    assert found.total_s == close(linear_s + attention_s)
+    assert found.regime == "memory"
+
+
+def test_a_chunk_reads_the_keys_of_those_before_it(kata, oracle, profile):
+    found = kata.step_time(kata.LLAMA3_8B, [(2, 4094), (1, 4095)], [], oracle.machine(profile))
+    assert found.attention_s == close(2 * 4096 * 131_072 / 2.039e12)
+
+
 def test_chunks_of_one_prompt_see_what_came_before(kata, oracle, profile):
     a100, cfg = oracle.machine(profile, launch_s=1e-30), kata.LLAMA2_7B
     whole = kata.step_time(cfg, [(4096, 0)], [], a100)
