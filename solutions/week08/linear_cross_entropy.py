@@ -32,21 +32,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # of all tokens: a chunk may have more or fewer than its share
         one = torch.ones((), dtype=torch.int64, device=x.device)
         n = (~ignored).sum() if reduction == "mean" else one
-        scale = n.clamp_min(1).to(wide).reciprocal()
+        # gradients of logits are at most 1: lifted, they are numbers in float16 down to 2**-39
+        lift = 2.0**15 if x.dtype == torch.float16 else 1.0
+        scale = (n.clamp_min(1).to(wide) * lift).reciprocal()
         total = torch.zeros((), dtype=wide, device=x.device)
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
-            logits = (x[part] @ w.T).to(wide)  # [rows, v]
+            tokens = x[part].masked_fill(ignored[part], 0)  # 0 times infinity would be NaN
+            logits = _product(tokens, w.T)  # [rows, v]
+            # what is left of large logits keeps all its digits
+            logits -= logits.amax(dim=1, keepdim=True)
             lse = logits.logsumexp(dim=1, keepdim=True)
             total += (lse - logits.gather(1, labels[part])).masked_fill(ignored[part], 0).sum()
             if not (for_x or for_w):
                 continue
             dlogits = logits.sub_(lse).exp_().scatter_add_(1, labels[part], -torch.ones_like(lse))
-            dlogits = dlogits.masked_fill_(ignored[part], 0).to(x.dtype)
+            dlogits = dlogits.masked_fill_(ignored[part], 0).mul_(lift).to(x.dtype)
             if dx is not None:
-                dx[part] = (dlogits @ w) * scale
+                dx[part] = (_product(dlogits, w) * scale).masked_fill_(ignored[part], 0)
             if dw is not None:
-                dw += dlogits.T @ x[part]
+                dw += _product(dlogits.T, tokens)
         ctx.save_for_backward(dx, None if dw is None else dw.mul_(scale).to(w.dtype))
         return (total / n).to(x.dtype)
 
@@ -88,6 +93,8 @@ def linear_cross_entropy(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected mean or sum, found {reduction!r}")
     rows = _rows(x, v, chunk_bytes)
+    if not torch.is_grad_enabled():  # of which needs_input_grad knows nothing
+        x, w = x.detach(), w.detach()
     return _LinearCrossEntropy.apply(x, w, target, ignore_index, reduction, rows)
 
 
@@ -117,10 +124,18 @@ def shard_stats(
     places = (target - first).masked_fill(elsewhere, 0)[:, None]
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
-        logits = (x[part] @ w.T).to(wide)  # [rows, v]
+        logits = _product(x[part], w.T)  # [rows, v]
         lse[part] = logits.logsumexp(dim=1)
         label[part] = logits.gather(1, places[part])[:, 0]
     return lse, label.masked_fill_(elsewhere, -torch.inf)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """In float32, or 64; a GPU's tensor cores add narrow products up in float32 anyway."""
+    wide = torch.promote_types(a.dtype, torch.float32)
+    if a.is_cuda and a.dtype != wide:
+        return torch.mm(a, b, out_dtype=wide)
+    return a.to(wide) @ b.to(wide)
 
 
 def _rows(x: Tensor, v: int, chunk_bytes: int | None) -> int:

@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.judge import assert_matches
-from harness.meters.dispatch import flop_meter
 
 INF = float("inf")
 
@@ -87,7 +86,26 @@ def test_small_gradients_do_not_vanish_in_half_precision(kata, device):
     assert w.grad.flatten().tolist() == pytest.approx([-p, p], rel=0.01)
 
 
-@pytest.mark.parametrize("ignore_index", [-100, 2, -1])
+def test_gradients_too_small_for_half_precision_add_up(kata, device):
+    # the gradient of a logit is 2^-26, half of what float16 has left; the sum is 2^-14
+    x = torch.ones(4096, 1, dtype=torch.float16, device=device)
+    w = torch.tensor([[18.03125], [0.0]], dtype=torch.float16, device=device, requires_grad=True)
+    target = torch.zeros(4096, dtype=torch.int64, device=device)
+    kata.linear_cross_entropy(x, w, target, reduction="sum", chunk_bytes=8 * 512).backward()
+    p = float(torch.tensor(-18.03125, dtype=torch.float64).sigmoid())
+    assert w.grad[1].item() == pytest.approx(4096 * p, rel=0.01)
+
+
+def test_sums_of_a_chunk_may_be_too_large_for_half_precision(kata, device):
+    # 4096 times 16 is over 65504, and the mean 16
+    x = torch.full((4096, 1), 32.0, dtype=torch.float16, device=device)
+    w = torch.zeros(2, 1, dtype=torch.float16, device=device, requires_grad=True)
+    target = torch.zeros(4096, dtype=torch.int64, device=device)
+    kata.linear_cross_entropy(x, w, target, chunk_bytes=8 * 4096).backward()
+    assert w.grad.flatten().tolist() == [-16.0, 16.0]
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 2, -1, 1000])
 def test_ignored_tokens_count_for_nothing(kata, oracle, device, seed, ignore_index):
     inputs = oracle.make_inputs(t=12, v=5, d=8, dtype=torch.float32, device=device, seed=seed)
     inputs["target"] = torch.tensor([0, 1, 2, 3, 4, 2, 2, 1, 0, 2, 4, 3], device=device)
@@ -98,14 +116,27 @@ def test_ignored_tokens_count_for_nothing(kata, oracle, device, seed, ignore_ind
     assert_gradients(kata, oracle, inputs)
 
 
-def test_what_is_ignored_may_be_anything(kata, device):
-    x = torch.tensor([[1.0], [INF], [1.0]], device=device, requires_grad=True)
-    w = torch.zeros(2, 1, device=device)
-    target = torch.tensor([0, -100, 1], device=device)
+@pytest.mark.parametrize("value", [INF, float("nan")], ids=["inf", "nan"])
+def test_what_is_ignored_may_be_anything(kata, device, value):
+    x = torch.tensor([[1.0], [value], [3.0]], device=device, requires_grad=True)
+    w = torch.zeros(2, 1, device=device, requires_grad=True)
+    target = torch.tensor([0, -100, 0], device=device)
     loss = kata.linear_cross_entropy(x, w, target)
     loss.backward()
     assert loss.item() == pytest.approx(0.693147, abs=1e-6)
     assert x.grad.tolist() == [[0.0]] * 3
+    assert w.grad.tolist() == [[-1.0], [1.0]]  # the mean of 1/2 and 3/2
+
+
+def test_ignored_tokens_count_for_nothing_whatever_w_is(kata, device):
+    # a word that is never to be chosen; 0 times its row would be NaN
+    x = torch.ones(2, 1, device=device, requires_grad=True)
+    w = torch.tensor([[-INF], [0.0]], device=device, requires_grad=True)
+    loss = kata.linear_cross_entropy(x, w, torch.tensor([1, -100], device=device))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert x.grad[1].tolist() == [0.0]
+    assert w.grad.tolist() == [[0.0], [0.0]]
 
 
 @pytest.mark.parametrize("tokens", [0, 3], ids=["no tokens", "all ignored"])
@@ -129,6 +160,16 @@ def test_huge_logits_stay_finite(kata, device):
     assert loss.item() == 1e4
     assert x.grad.tolist() == [[1.0], [0.0]]
     assert w.grad.tolist() == [[5e3], [-5e3], [0.0]]
+
+
+def test_large_logits_keep_their_digits(kata, device):
+    # three alike: to subtract log-sum-exp, 10001.1, leaves 3 digits
+    x = torch.tensor([[1e4]], device=device)
+    w = torch.ones(3, 1, device=device, requires_grad=True)
+    loss = kata.linear_cross_entropy(x, w, torch.tensor([0], device=device))
+    loss.backward()
+    assert loss.item() == pytest.approx(1.0986123, rel=1e-5)
+    assert w.grad.flatten().tolist() == pytest.approx([-2e4 / 3, 1e4 / 3, 1e4 / 3], rel=1e-5)
 
 
 def test_double_precision_stays_double(kata, oracle, device, seed):
@@ -160,23 +201,40 @@ def test_backward_again_gives_the_same(kata, oracle, device, seed):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "products"), [("", 1), ("x", 2), ("w", 2), ("xw", 3)], ids=["none", "x", "w", "both"]
+    ("wanted", "of_a_chunk"),
+    [("", 1), ("x", 2), ("w", 2), ("xw", 3)],
+    ids=["none", "x", "w", "both"],
 )
-def test_what_needs_no_gradient_costs_nothing(kata, oracle, wanted, products):
+def test_what_needs_no_gradient_costs_nothing(kata, oracle, dispatch, wanted, of_a_chunk):
     inputs = oracle.make_inputs(t=10, v=6, d=4, chunk=4, dtype=torch.float32, device="cpu", seed=0)
     for name in wanted:
         inputs[name].requires_grad_()
-    with flop_meter() as counted:
+    with dispatch() as ops:
         loss = kata.linear_cross_entropy(**inputs)
         if wanted:
             loss.backward()
-    assert counted.flops == products * 2 * 10 * 6 * 4
+    assert products(ops) == 3 * of_a_chunk  # 10 tokens by 4 are 3 chunks
     assert [name for name in "xw" if inputs[name].grad is not None] == list(wanted)
+
+
+def test_without_autograd_nothing_needs_a_gradient(kata, oracle, dispatch):
+    inputs = oracle.make_inputs(
+        t=10, v=6, d=4, chunk=4, dtype=torch.float32, device="cpu", seed=0, needs_grad=True
+    )
+    with torch.no_grad(), dispatch() as ops:
+        kata.linear_cross_entropy(**inputs)
+    assert products(ops) == 3
 
 
 # ---- bytes ---------------------------------------------------------------------------------
 
 LARGE = {"t": 2048, "v": 4096, "d": 64, "dtype": torch.float32, "device": "cpu", "needs_grad": True}
+
+
+def products(ops):
+    """Matrix products among `ops`, also those that add to what is there."""
+    names = ("mv", "mm", "addmv", "addmv_", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_")
+    return sum(ops.count(f"aten.{name}") for name in names)
 
 
 def peak_of(loss_of, oracle, dispatch, seed, chunk_bytes=None, **smaller):
@@ -206,8 +264,7 @@ def test_a_chunk_holds_as_many_tokens_as_fit(kata, oracle, dispatch, dtype, chun
     ):  # fmt: skip
         with dispatch() as ops:
             function()
-        products = sum(ops.count(f"aten.{name}") for name in ("mv", "mm", "addmm", "bmm"))
-        assert products == -(-12 // tokens), f"expected chunks of {tokens} tokens"
+        assert products(ops) == -(-12 // tokens), f"expected chunks of {tokens} tokens"
 
 
 def alive_after_forward(kata, oracle, dispatch, seed, **changes):
@@ -266,6 +323,14 @@ def test_a_shard_may_be_one_word(kata, device):
     lse, label = kata.shard_stats(x, w, torch.tensor([4, 5, 6], device=device), 5)
     assert lse.tolist() == [2.0] * 3
     assert label.tolist() == [-INF, 2.0, -INF]
+
+
+def test_stats_of_huge_logits_stay_finite(kata, device):
+    x = torch.tensor([[1e4], [-1e4]], device=device)
+    w = torch.tensor([[1.0], [-0.5]], device=device)
+    lse, label = kata.shard_stats(x, w, torch.tensor([0, 0], device=device), 0)
+    assert lse.tolist() == [1e4, 5e3]
+    assert label.tolist() == [1e4, -1e4]
 
 
 def test_stats_of_ignored_tokens_have_no_label(kata, device):
