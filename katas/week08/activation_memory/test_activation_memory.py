@@ -73,6 +73,8 @@ STATS = {**PLAIN, "stat_bytes": 4, "tp": 3}
 @example(layer=((6, 2, 12, 3), {**STATS, "flash": True, "elt": 4}))
 @example(layer=((6, 2, 12, 3), {**STATS, "flash": True, "recompute": "selective"}))
 @example(layer=((6, 2, 12, 3), {**STATS, "dropout": False, "mask_bytes": 4}))
+# 1.5e17 bytes: a double has no odd numbers there
+@example(layer=((3 * (2**25 + 1), 1, 45, 15), {**STATS, "elt": 1, "sp": True}))
 @given(layer=layers())
 def test_every_tensor_is_counted(kata, oracle, layer):
     sizes, switches = layer
@@ -225,17 +227,21 @@ def test_real_layers_are_measured(kata, oracle, build):
         assert kata.measured_bytes(layer, x) == house, f"s, b, h, a = {s}, {b}, {h}, {a}"
 
 
-def test_the_layer_runs_once_and_stays_as_it_was(kata, oracle):
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_the_layer_runs_once_and_stays_as_it_was(kata, oracle, training):
     calls = []
-    layer = oracle.Layer(8, 2)
+    layer = oracle.Layer(8, 2, p=0.5).train(training)
     layer.register_forward_hook(lambda *_: calls.append(1))
+    for w in layer.parameters():
+        w.grad = torch.ones_like(w)  # of the step that somebody is in the middle of
     before = [w.clone() for w in layer.parameters()]
     x = torch.randn(3, 2, 8)
-    kata.measured_bytes(layer, x)
+    found = kata.measured_bytes(layer, x)
     assert len(calls) == 1
-    assert layer.training
+    assert layer.training == training
     assert all(map(torch.equal, layer.parameters(), before))
-    assert all(w.grad is None for w in layer.parameters())
+    assert all(w.grad is not None and (w.grad == 1).all() for w in layer.parameters())
+    assert found == by_the_house(layer, x)
 
 
 # ---- bad input -----------------------------------------------------------------------------
@@ -252,6 +258,8 @@ def test_the_layer_runs_once_and_stays_as_it_was(kata, oracle):
         ((4, 1, 12, 4), {"tp": -2}, "tp"),
         ((5, 2, 12, 4), {"tp": 2, "sp": True}, "tp"),
         ((4, 1, 12, 4), {"sp": True}, "sp"),
+        ((4, 1, 10, 3), {"recompute": "full"}, "a"),
+        ((4, 1, 12, 4), {"tp": 3, "recompute": "full"}, "tp"),
         ((4, 1, 12, 4), {"recompute": "some"}, "recompute"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
