@@ -32,7 +32,7 @@ def assert_gradients(kata, oracle, inputs, pull=1.0):
 @example(t=7, v=5, ignored=2, chunk=7, reduction="mean", seed=0)  # one chunk, exactly
 @example(t=8, v=5, ignored=7, chunk=3, reduction="mean", seed=0)  # a chunk where nothing counts
 @example(t=9, v=5, ignored=4, chunk=4, reduction="sum", seed=1)  # the last chunk is one token
-@example(t=1, v=1, ignored=0, chunk=1, reduction="mean", seed=0)
+@example(t=3, v=1, ignored=1, chunk=1, reduction="mean", seed=0)  # no label but 0
 @given(
     t=st.integers(1, 20),
     v=st.integers(1, 20),
@@ -163,13 +163,14 @@ def test_huge_logits_stay_finite(kata, device):
 
 
 def test_large_logits_keep_their_digits(kata, device):
-    # three alike: to subtract log-sum-exp, 10001.1, leaves 3 digits
-    x = torch.tensor([[1e4]], device=device)
-    w = torch.ones(3, 1, device=device, requires_grad=True)
-    loss = kata.linear_cross_entropy(x, w, torch.tensor([0], device=device))
+    # seven alike: to subtract log-sum-exp, 10001.9459, leaves 3 digits
+    x = torch.tensor([[1e4], [1.0]], device=device)  # not both in one chunk's maximum
+    w = torch.ones(7, 1, device=device, requires_grad=True)
+    target = torch.tensor([0, 0], device=device)
+    loss = kata.linear_cross_entropy(x, w, target, chunk_bytes=2 * 7 * 4)
     loss.backward()
-    assert loss.item() == pytest.approx(1.0986123, rel=1e-5)
-    assert w.grad.flatten().tolist() == pytest.approx([-2e4 / 3, 1e4 / 3, 1e4 / 3], rel=1e-5)
+    assert loss.item() == pytest.approx(1.9459101, rel=1e-5)
+    assert w.grad.flatten().tolist() == pytest.approx([-30003 / 7] + [10001 / 14] * 6, rel=1e-5)
 
 
 def test_double_precision_stays_double(kata, oracle, device, seed):
@@ -193,11 +194,14 @@ def test_backward_again_gives_the_same(kata, oracle, device, seed):
     inputs = oracle.make_inputs(
         t=9, v=7, d=5, dtype=torch.float32, device=device, seed=seed, needs_grad=True
     )
+    before = [inputs[name].detach().clone() for name in "xw"]
     loss = kata.linear_cross_entropy(**inputs) * 3
     first = torch.autograd.grad(loss, (inputs["x"], inputs["w"]), retain_graph=True)
     first = [grad.clone() for grad in first]
     again = torch.autograd.grad(loss, (inputs["x"], inputs["w"]))
     assert all(map(torch.equal, again, first))
+    for name, old in zip("xw", before, strict=True):
+        assert torch.equal(inputs[name], old), f"{name} has been written to"
 
 
 @pytest.mark.parametrize(
