@@ -386,8 +386,15 @@ def death(code: int) -> str:
 
 
 def warm_up() -> None:
-    """Load what every child needs, once; no compiling, whose threads would not survive a fork."""
+    """
+    Load what every child needs, once; Triton compiles nothing, for its threads survive no fork.
+
+    NVRTC, on the other hand, has to have compiled something: on a machine with a GPU's driver its
+    first compilation in a forked process ends in SIGSEGV.
+    """
     triton_key()
+    with suppress(RuntimeError):  # it is an extra
+        cuda.build('extern "C" __global__ void nothing() {}', "nothing", arch="sm_90")
     with FakeTensorMode():
         torch.ones(2).half().to(DEVICE)
 
