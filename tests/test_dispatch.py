@@ -250,6 +250,23 @@ def test_flops_are_those_of_pytorchs_own_counter(inference):
     assert counted(flop_meter()).flops == theirs > 0
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b, out: out.addmm_(a, b),
+        lambda a, b, out: torch.mm(a, b, out=out),
+        lambda a, b, out: out[None].baddbmm_(a[None], b[None]),
+        lambda a, b, out: torch.addmm(out, a, b, out=out),
+    ],
+    ids=["addmm_", "mm, out", "baddbmm_", "addmm, out"],
+)
+def test_a_product_into_memory_that_is_there_counts_as_any(product):
+    a, b, out = torch.ones(5, 8), torch.ones(8, 4), torch.zeros(5, 4)
+    with flop_meter() as meter:
+        product(a, b, out)
+    assert meter.flops == 2 * 5 * 8 * 4
+
+
 def test_one_thread_is_asked_for_and_given_back(mini, judged):
     with (mini / "katas/week01/doubled/test_doubled.py").open("a") as tests:
         tests.write(

@@ -310,7 +310,7 @@ class FlopMeter(OperatorWatch):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Count an operator with a formula; of another, those that it is composed of."""
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(_out_of_place(func._overloadpacket))
         if formula is None:
             with self:
                 composed = func.decompose(*args, **kwargs)
@@ -318,6 +318,12 @@ class FlopMeter(OperatorWatch):
         result = func(*args, **kwargs)
         self.flops += int(formula(*args, **kwargs, out_val=result))
         return result
+
+
+def _out_of_place(packet: Any) -> Any:  # noqa: ANN401
+    """The operator that an in-place one, such as ``addmm_``, computes as."""
+    namespace, _, name = packet._qualified_op_name.partition("::")
+    return getattr(getattr(torch.ops, namespace), name.removesuffix("_"), packet)
 
 
 def flop_meter() -> FlopMeter:
