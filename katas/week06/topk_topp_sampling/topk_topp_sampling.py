@@ -13,7 +13,7 @@ from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
-MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads: 106 registers each, of 65,536
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads; 512 leave each 128 registers
 
 WARPS = MAX_BLOCK // WARP
 AHEAD = 8  # loads that a thread has under way together
