@@ -254,9 +254,8 @@ def test_each_kata_is_told_as_it_ends(mini):
         tests.write(
             "\n\ndef test_waits_for_the_other(kata):\n"
             "    import time\n    from pathlib import Path\n"
-            "    until = time.monotonic() + 60\n"
             "    while not Path(__file__).with_name('told').exists():\n"
-            "        assert time.monotonic() < until\n        time.sleep(0.05)\n"
+            "        time.sleep(0.05)\n"
         )
     ended = []
     for report in draw_katas(katas, jobs=2, seed=7, draws=2):

@@ -52,7 +52,7 @@ def kata(submission: Loadable, request: pytest.FixtureRequest) -> ModuleType:
 
 
 def _test_modules(request: pytest.FixtureRequest) -> set[ModuleType]:
-    """The modules of this session's tests: an import could empty them before the first is run."""
+    """The modules of the collected tests: an import could empty them before the first is run."""
     functions = (item for item in request.session.items if isinstance(item, pytest.Function))
     return {item.module for item in functions}
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.hardware.packages import installed
@@ -92,18 +93,27 @@ def _on_a_rank(rank: int, world: int, solution: Path, sizes: Sequence[int]) -> l
 
     from harness.simulators.ranks import rank_device
 
-    rows = []
+    ring, rows = _loaded(solution), []
     for nbytes in sizes:
         count = max(1, nbytes // 4 // world) * world
         x = torch.zeros(count, device=rank_device())
-        for op, call in _calls(solution, x, rank, world).items():
+        for op, call in _calls(ring, x, rank, world).items():
             seconds = _seconds_of(call, x)
             busbw = SHARES[op](world) * 4 * count / seconds
             rows.append(Row(op=op, nbytes=4 * count, seconds=seconds, busbw=busbw))
     return rows
 
 
-def _calls(solution: Path, x: "Tensor", rank: int, world: int) -> dict[str, Callable[[], object]]:
+def _loaded(solution: Path) -> ModuleType:
+    spec = spec_from_file_location("_ring", solution)
+    assert spec is not None
+    assert spec.loader is not None
+    ring = module_from_spec(spec)
+    spec.loader.exec_module(ring)
+    return ring
+
+
+def _calls(ring: ModuleType, x: "Tensor", rank: int, world: int) -> dict[str, Callable[[], object]]:
     """Each collective of SHARES on `x`, whose elements the ranks can share evenly."""
     import torch
     import torch.distributed as dist
@@ -114,11 +124,6 @@ def _calls(solution: Path, x: "Tensor", rank: int, world: int) -> dict[str, Call
         reduce_scatter_tensor,
     )
 
-    spec = spec_from_file_location("_ring", solution)
-    assert spec is not None
-    assert spec.loader is not None
-    ring = module_from_spec(spec)
-    spec.loader.exec_module(ring)
     part = torch.zeros(x.numel() // world, device=x.device)
     return {
         "all_reduce": partial(dist.all_reduce, x),
