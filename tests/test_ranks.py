@@ -1,6 +1,7 @@
 """Forked ranks: results, failures and hangs; and what the communication meters count on them."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,7 +30,13 @@ from harness.meters.communication import (
 from harness.plugin.cpu_limit import CpuLimit, Seconds
 from harness.plugin.fixtures import Ranks
 from harness.simulators import ranks
-from harness.simulators.ranks import RankFailed, RanksUnavailable, rank_device, run_ranks
+from harness.simulators.ranks import (
+    RankFailed,
+    RanksUnavailable,
+    no_training_here,
+    rank_device,
+    run_ranks,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -598,3 +605,29 @@ def test_a_tool_that_is_replaced_on_a_rank_is_named():
     with pytest.raises(SubmissionError, match=r"found replaced: .*CommMeter\._note"):
         Ranks("cpu")(2, counts_nothing)
     assert Ranks("cpu")(2, lambda rank, world: rank) == [0, 1]
+
+
+def sgd_step():
+    param = torch.ones(2, requires_grad=True)
+    param.grad = torch.ones(2)
+    torch.optim.SGD([param], lr=0.5).step()
+    return param.detach()
+
+
+def two_backward_passes():
+    x = torch.ones(2, requires_grad=True)
+    (x * x).sum().backward()
+    return x.grad + torch.autograd.grad((3 * x).sum(), x)[0]
+
+
+@pytest.mark.parametrize(
+    ("train", "name", "found"),
+    [(sgd_step, "SGD.step", [0.5, 0.5]), (two_backward_passes, "torch.autograd.backward", [5, 5])],
+)
+def test_what_would_keep_ranks_from_a_gpu_is_refused_on_a_cpu_too(train, name, found):
+    with no_training_here():
+        with pytest.raises(UsageProblem, match=re.escape(f"{name}: expected it on a rank")):
+            train()
+        assert Ranks("cpu").alone(train).tolist() == found
+        assert Ranks("cpu")(2, lambda *_: train().tolist()) == [found, found]
+    assert train().tolist() == found

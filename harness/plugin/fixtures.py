@@ -328,11 +328,31 @@ class Ranks:
         except RanksUnavailable as error:
             pytest.skip(error.message)
 
+    def alone(self, fn: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 -- fn's own
+        """Run ``fn(*args)`` on the CPU, in a process that may train: see `no_training_here`."""
+        __tracebackhide__ = True
+        from harness.simulators.ranks import run_ranks
+
+        return run_ranks(1, lambda _rank, _world: fn(*args))[0]
+
 
 @pytest.fixture
 def ranks(device: str, request: pytest.FixtureRequest) -> Ranks:
     """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked ranks."""
     return Ranks(device, request.config.pluginmanager.get_plugin("kata-cpu-limit"))
+
+
+@pytest.fixture(autouse=True)
+def _fit_to_fork(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Refuse without a GPU as well what leaves no rank able to use one."""
+    kata = kata_of(request.path)
+    if kata is None or kata.backend != "distributed":
+        yield
+        return
+    from harness.simulators.ranks import no_training_here
+
+    with no_training_here():
+        yield
 
 
 @pytest.fixture(autouse=True)

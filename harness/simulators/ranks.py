@@ -8,7 +8,8 @@ Forking takes a tenth of a second where spawning would load PyTorch once per ran
 inherit everything the parent has, the state of its random generators included, so `fn` and its
 arguments need not pickle; results must. They share no memory with the parent afterwards. A
 process that has used CUDA can still fork ranks, but only for work on the CPU, and on a machine
-with CUDA a parent that has run a backward pass leaves its ranks unable to run one.
+with CUDA a parent that has run a backward pass leaves its ranks unable to run one: what
+`no_training_here` is for.
 
 On GPUs, too, ranks are forked, because what a test hands them is a closure. So the parent must not
 have used CUDA: it does not even count the GPUs itself. What ranks return comes back on the CPU.
@@ -25,15 +26,19 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn, TypeVar
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 
 from harness.base.errors import DeviceError, UsageProblem
@@ -41,6 +46,9 @@ from harness.base.pace import PacedLimit
 from harness.hardware.environment import gpu_count
 
 R = TypeVar("R")
+
+# Who asks the driver whether there is a GPU leaves it unfit for every later fork: ask NVML.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 # A rank outlives a killed parent by no more than this.
 ORPHAN_GRACE_S = 5.0
@@ -166,6 +174,44 @@ def run_ranks(
             for process in processes:
                 process.end()
     return [pickle.loads(replies[rank].pickled) for rank in range(world)]
+
+
+@contextmanager
+def no_training_here() -> Iterator[None]:
+    """
+    Refuse backward passes and optimizers in this process; ranks forked within are free.
+
+    Autograd starts a thread for each GPU, and an optimizer asks the driver: no rank that is forked
+    after them can use a GPU. UsageProblem, on machines without one as well.
+    """
+    forbidden_in = os.getpid()
+
+    def refuse(name: str) -> None:
+        if os.getpid() == forbidden_in:
+            raise UsageProblem(
+                f"{name}: expected it on a rank, found it in the process that forks the ranks, "
+                "none of which could use a GPU after it. Call it within ranks.alone(fn)."
+            )
+
+    def guarded(original: Callable[..., R], name: str) -> Callable[..., R]:
+        @wraps(original)
+        def call(*args: object, **options: object) -> R:
+            refuse(name)
+            return original(*args, **options)
+
+        return call
+
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: refuse(f"{type(optimizer).__name__}.step")
+    )
+    autograd = torch.autograd
+    backward = guarded(autograd.backward, "torch.autograd.backward")
+    grad = guarded(autograd.grad, "torch.autograd.grad")
+    try:
+        with patch.multiple(autograd, backward=backward, grad=grad):
+            yield
+    finally:
+        hook.remove()
 
 
 def _assert_gpus(world: int) -> None:

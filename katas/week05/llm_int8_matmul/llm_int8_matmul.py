@@ -13,14 +13,13 @@ def int8_mm(a: Int8[Tensor, "m k"], b: Int8[Tensor, "k n"]) -> Int32[Tensor, "m 
     """
     `a @ b`, added up in int32, which wraps around past 2^31.
 
-    A GPU's int8 matrix cores want more than 16 rows, and columns in eights: they are padded here.
+    A GPU's int8 matrix cores want sizes in steps of 32: their operands are padded here.
     """
-    if not a.is_cuda or not a.numel() or not b.numel():
+    if not a.is_cuda:
         return torch._int_mm(a, b)
     (m, k), n = a.shape, b.shape[1]
-    a = F.pad(a, (0, -k % 8, 0, max(0, 17 - m)))
-    b = F.pad(b, (0, -n % 8, 0, -k % 8))
-    return torch._int_mm(a, b)[:m, :n]
+    more_m, more_k, more_n = (-size % 32 if size else 32 for size in (m, k, n))
+    return torch._int_mm(F.pad(a, (0, more_k, 0, more_m)), F.pad(b, (0, more_n, 0, more_k)))[:m, :n]
 
 
 def per_tensor_int8_matmul(

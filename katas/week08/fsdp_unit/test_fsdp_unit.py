@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch._dynamo  # by an optimizer, else in each fork anew
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -94,13 +95,17 @@ def assert_parts(found, exact, working, name):
         assert_matches(joined, truth, same_precision=similar, name=f"{name} of unit {at}")
 
 
-def truths(oracle, layers, steps, **how):
+def truths(oracle, ranks, layers, steps, **how):
     """Gradients of the whole model after `steps`, in float64 and in float32."""
-    both = [oracle.whole(layers, dtype) for dtype in (torch.float64, torch.float32)]
-    for one in both:
-        for by_rank in steps:
-            oracle.backward(one, by_rank, **how)
-    return [oracle.flat(one, "grad") for one in both]
+
+    def walk():
+        both = [oracle.whole(layers, dtype) for dtype in (torch.float64, torch.float32)]
+        for one in both:
+            for by_rank in steps:
+                oracle.backward(one, by_rank, **how)
+        return [oracle.flat(one, "grad") for one in both]
+
+    return ranks.alone(walk)
 
 
 # nothing to send, one part each way, sizes that do not divide
@@ -123,14 +128,17 @@ def test_three_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
                 optimizer.step()
             return shards(units)
 
-    both = [oracle.whole(layers, dtype) for dtype in (torch.float64, torch.float32)]
-    for one in both:
-        optimizer = torch.optim.SGD(one.parameters(), **options)
-        for by_rank in steps:
-            optimizer.zero_grad()
-            oracle.backward(one, by_rank)
-            optimizer.step()
-    assert_parts(ranks(world, train), *map(oracle.flat, both), "weights")
+    def train_whole():
+        both = [oracle.whole(layers, dtype) for dtype in (torch.float64, torch.float32)]
+        for one in both:
+            optimizer = torch.optim.SGD(one.parameters(), **options)
+            for by_rank in steps:
+                optimizer.zero_grad()
+                oracle.backward(one, by_rank)
+                optimizer.step()
+        return [oracle.flat(one) for one in both]
+
+    assert_parts(ranks(world, train), *ranks.alone(train_whole), "weights")
 
 
 # freed after forward, and kept
@@ -308,7 +316,7 @@ def test_a_unit_used_twice_is_scattered_once(kata, oracle, ranks, seed):
         return model[1](model[0](model[0](x)))
 
     found, calls = gradients(kata, oracle, ranks, layers, steps, run=twice)
-    assert_parts(found, *truths(oracle, layers, steps, run=twice), "gradients")
+    assert_parts(found, *truths(oracle, ranks, layers, steps, run=twice), "gradients")
     for one in calls:
         assert one["reduce_scatter"] == 2, f"expected one of each unit, found {one}"
 
@@ -318,7 +326,7 @@ def test_backward_passes_add_up(kata, oracle, ranks, seed):
     layers = oracle.model(seed=seed)
     steps = oracle.batches(world=2, steps=3, seed=seed)
     found, _ = gradients(kata, oracle, ranks, layers, steps)
-    assert_parts(found, *truths(oracle, layers, steps), "gradients")
+    assert_parts(found, *truths(oracle, ranks, layers, steps), "gradients")
 
 
 def test_a_group_may_have_some_of_the_ranks(kata, oracle, ranks, seed):
@@ -337,7 +345,7 @@ def test_a_group_may_have_some_of_the_ranks(kata, oracle, ranks, seed):
         return shards(units, "grad")
 
     found = ranks(ranks.world(3), on_rank)[-2:]
-    assert_parts(found, *truths(oracle, layers, [by_rank]), "gradients")
+    assert_parts(found, *truths(oracle, ranks, layers, [by_rank]), "gradients")
 
 
 def test_half_precision_is_sent_as_it_is(kata, oracle, ranks, seed):
@@ -371,7 +379,7 @@ def test_the_same_graph_can_be_walked_twice(kata, oracle, ranks, seed):
             loss.backward()
         return shards(units, "grad")
 
-    want = truths(oracle, layers, [by_rank, by_rank])
+    want = truths(oracle, ranks, layers, [by_rank, by_rank])
     assert_parts(ranks(2, on_rank), *want, "gradients")
 
 
@@ -383,7 +391,7 @@ def test_a_frozen_unit_is_gathered_and_not_scattered(kata, oracle, ranks, seed, 
     steps = oracle.batches(world=2, steps=2, seed=seed)
     found, calls = gradients(kata, oracle, ranks, layers, steps)
     layers.requires_grad_(True)
-    wants = truths(oracle, layers, steps)
+    wants = truths(oracle, ranks, layers, steps)
     assert all(grads.pop(frozen) is None for grads in found), "the frozen shard has a gradient"
     for want in wants:
         want.pop(frozen)
@@ -412,7 +420,7 @@ def test_a_unit_may_be_recomputed(kata, oracle, ranks, seed, reentrant, stops):
         return x
 
     found, calls = gradients(kata, oracle, ranks, layers, steps, run=recomputed)
-    assert_parts(found, *truths(oracle, layers, steps), "gradients")
+    assert_parts(found, *truths(oracle, ranks, layers, steps), "gradients")
     for one in calls:
         most = 2 * (3 if reentrant else 2) * len(layers)
         assert one["all_gather"] <= most, f"expected {most} gathers, found {one['all_gather']}"
@@ -441,7 +449,7 @@ def test_outputs_may_be_nested_and_parameters_tied_within(kata, oracle, ranks, s
 
     for how in (run, lambda model, x: model(x.requires_grad_())["used"][0]):
         found, calls = gradients(kata, oracle, ranks, layers, steps, run=how)
-        assert_parts(found, *truths(oracle, layers, steps, run=how), "gradients")
+        assert_parts(found, *truths(oracle, ranks, layers, steps, run=how), "gradients")
         assert [one["reduce_scatter"] for one in calls] == [1, 1]
 
 
@@ -461,7 +469,7 @@ def test_a_unit_that_is_not_run_costs_no_memory(kata, oracle, ranks, seed):
             oracle.loss(model(own(steps[0][rank]))).backward()
         return units[0].shard.grad.clone(), units[1].shard.grad, held
 
-    exact, working = truths(oracle, layers[:1], steps)
+    exact, working = truths(oracle, ranks, layers[:1], steps)
     found = ranks(2, on_rank)
     for rank, (_, unused, held) in enumerate(found):
         assert unused is None, f"rank {rank}: expected no gradient of what did not run"
@@ -497,7 +505,7 @@ def test_a_unit_whose_output_is_unused_is_freed(kata, oracle, ranks, seed):
         # forward of both and backward of one, with the other ahead; one alone; both
         assert gathers[1:] == [2, 4], f"rank {rank}: expected 2 and 4 gathers, found {gathers[1:]}"
         assert left == [[0, 0]] * 3, f"rank {rank}: expected no bytes after backward, found {left}"
-    want = truths(oracle, layers, steps, run=all_steps)
+    want = truths(oracle, ranks, layers, steps, run=all_steps)
     assert_parts([grads for *_, grads in found], *want, "gradients")
 
 

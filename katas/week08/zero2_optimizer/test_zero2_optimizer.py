@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import torch._dynamo  # by an optimizer, else in each fork anew
 import torch.distributed as dist
 
 from harness.judge import assert_matches
@@ -121,6 +122,22 @@ def assert_states(found, exact, working, name):
         )
 
 
+def in_one_process(oracle, ranks, params, steps, *, changed=None, **how):
+    """Both of the oracle's after `steps`, and the norms; group 1 has `changed` after the first."""
+
+    def train():
+        both, norms = oracle.both(params, **how), []
+        for step in steps:
+            exact, working = both
+            norms.append(exact.step(*step))
+            working.step(*step)
+            for one in both:
+                one.optimizer.param_groups[-1].update(changed or {})
+        return *both, norms
+
+    return ranks.alone(train)
+
+
 # nothing to send, one part each way, sizes that do not divide
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_five_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
@@ -141,10 +158,7 @@ def test_five_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
                 )
             return detached(mine), optimizer.consolidate()
 
-    exact, working = oracle.both(params)
-    for by_rank in drawn:
-        exact.step(by_rank)
-        working.step(by_rank)
+    exact, working, _ = in_one_process(oracle, ranks, params, [(step,) for step in drawn])
     for rank, (found, state) in enumerate(ranks(world, train)):
         who = f"rank {rank} of {world}"
         assert_same(found, exact.params, working.params, f"{who}: parameters")
@@ -167,9 +181,7 @@ def test_a_rank_may_own_nothing_but_padding(kata, oracle, ranks, seed):
             optimizer.step()
             return detached(mine), optimizer.consolidate(), norm
 
-    exact, working = oracle.both(params, grouped=False)
-    norm = exact.step(drawn, 1e9)
-    working.step(drawn, 1e9)
+    exact, working, (norm,) = in_one_process(oracle, ranks, params, [(drawn, 1e9)], grouped=False)
     for rank, (found, state, said) in enumerate(ranks(world, train)):
         assert_same(found, exact.params, working.params, f"rank {rank} of {world}")
         assert_states(state, exact, working, f"rank {rank} of {world}: consolidate()")
@@ -193,10 +205,8 @@ def test_the_norm_is_that_of_all_parameters(kata, oracle, ranks, seed):
                 optimizer.step()
             return detached(mine), optimizer.consolidate(), norms
 
-    exact, working = oracle.both(params)
-    norms = [exact.step(*step) for step in zip(drawn, limits, strict=True)]
-    for step in zip(drawn, limits, strict=True):
-        working.step(*step)
+    steps = zip(drawn, limits, strict=True)
+    exact, working, norms = in_one_process(oracle, ranks, params, [*steps])
     for rank, (found, state, said) in enumerate(ranks(world, train)):
         who = f"rank {rank} of {world}"
         for got, want in zip(said, norms, strict=True):
@@ -394,10 +404,7 @@ def test_a_run_goes_on_in_a_world_of_another_size(kata, oracle, ranks, seed, sec
     resumed_, ended, last = ranks(ranks.world(second), train, fresh, drawn[3:], state)[-1]
     for found, want in zip(resumed_, stopped, strict=True):
         assert torch.equal(found, want), "load_state_dict: the parameters are not those saved"
-    exact, working = oracle.both(params)
-    for step in drawn:
-        exact.step(step)
-        working.step(step)
+    exact, working, _ = in_one_process(oracle, ranks, params, [(step,) for step in drawn])
     assert_states(last, exact, working, "after six steps")
     assert last["step"] == 6
     rounded = torch.cat([p.flatten() for p in ended])
@@ -470,11 +477,9 @@ def test_a_step_reads_the_options_of_its_group(kata, oracle, ranks, seed):
                 optimizer.param_groups[1].update(changed)
         return detached(mine)
 
-    exact, working = oracle.both(params)
-    for by_rank in drawn:
-        for one in (exact, working):
-            one.step(by_rank)
-            one.optimizer.param_groups[1].update(changed)
+    exact, working, _ = in_one_process(
+        oracle, ranks, params, [(step,) for step in drawn], changed=changed
+    )
     for rank, found in enumerate(ranks(2, train)):
         assert_same(found, exact.params, working.params, f"rank {rank}")
 
@@ -503,10 +508,7 @@ def test_two_optimizers_of_some_of_the_ranks_keep_apart(kata, oracle, ranks, see
         return [detached(params) for params in mine]
 
     for at, (params, steps) in enumerate(zip(halves, drawn, strict=True)):
-        exact, working = oracle.both(params)
-        for by_rank in steps:
-            exact.step(by_rank, 1.0)
-            working.step(by_rank, 1.0)
+        exact, working, _ = in_one_process(oracle, ranks, params, [(step, 1.0) for step in steps])
         for found in ranks(world, train)[-2:]:
             assert_same(found[at], exact.params, working.params, f"optimizer {at}")
 
