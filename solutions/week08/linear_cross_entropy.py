@@ -6,6 +6,7 @@ The logits of a chunk become its gradient in place, and are gone before the next
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -36,22 +37,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         lift = 2.0**15 if x.dtype == torch.float16 else 1.0
         scale = (n.clamp_min(1).to(wide) * lift).reciprocal()
         total = torch.zeros((), dtype=wide, device=x.device)
+        minus_one = torch.full((rows, 1), -1, dtype=wide, device=x.device)
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
             tokens = x[part].masked_fill(ignored[part], 0)  # 0 times infinity would be NaN
-            logits = _product(tokens, w.T)  # [rows, v]
-            # what is left of large logits keeps all its digits
-            logits -= logits.amax(dim=1, keepdim=True)
-            lse = logits.logsumexp(dim=1, keepdim=True)
-            total += (lse - logits.gather(1, labels[part])).masked_fill(ignored[part], 0).sum()
+            log_p = F.log_softmax(_product(tokens, w.T), dim=1)  # [rows, v]
+            total -= log_p.gather(1, labels[part]).masked_fill(ignored[part], 0).sum()
             if not (for_x or for_w):
                 continue
-            dlogits = logits.sub_(lse).exp_().scatter_add_(1, labels[part], -torch.ones_like(lse))
-            dlogits = dlogits.masked_fill_(ignored[part], 0).mul_(lift).to(x.dtype)
+            dlogits = log_p.exp_().scatter_add_(1, labels[part], minus_one[: len(tokens)])
+            dlogits = (dlogits if lift == 1 else dlogits.mul_(lift)).to(x.dtype)
+            dlogits = dlogits.masked_fill_(ignored[part], 0)
             if dx is not None:
                 dx[part] = (_product(dlogits, w) * scale).masked_fill_(ignored[part], 0)
             if dw is not None:
-                dw += _product(dlogits.T, tokens)
+                _add_product(dw, dlogits.T, tokens)
         ctx.save_for_backward(dx, None if dw is None else dw.mul_(scale).to(w.dtype))
         return (total / n).to(x.dtype)
 
@@ -93,6 +93,8 @@ def linear_cross_entropy(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected mean or sum, found {reduction!r}")
     rows = _rows(x, v, chunk_bytes)
+    if chunk_bytes is None:
+        rows = max(rows, len(x) // 8)  # few chunks: each reads and writes all of dw
     if not torch.is_grad_enabled():  # of which needs_input_grad knows nothing
         x, w = x.detach(), w.detach()
     return _LinearCrossEntropy.apply(x, w, target, ignore_index, reduction, rows)
@@ -136,6 +138,14 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.is_cuda and a.dtype != wide:
         return torch.mm(a, b, out_dtype=wide)
     return a.to(wide) @ b.to(wide)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b to `total`, which is wide, as `_product` computes it."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))
 
 
 def _rows(x: Tensor, v: int, chunk_bytes: int | None) -> int:
