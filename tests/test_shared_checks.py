@@ -234,6 +234,19 @@ def test_an_oracle_chooses_its_scales():
     any_scale_matches(scaled_trial(oracle, None), {"dtype": "float32"})
 
 
+@pytest.mark.parametrize("label", ["yours", "wrong:slow", "wrong:naive"])
+def test_the_naive_version_is_timed_with_what_is_forbidden(label):
+    trial = scaled_trial(SimpleNamespace())
+    vars(trial.submission).update(label=label)
+    trial.submission.kata.forbidden = ("aten.sin",)
+    check = SimpleNamespace(before=lambda **_: None, call=lambda: torch.sin(torch.ones(2)))
+    if label == "wrong:naive":
+        trial._call_watched(check)
+    else:
+        with pytest.raises(AssertionError, match=r"aten\.sin was called"):
+            trial._call_watched(check)
+
+
 # ---- what was compiled ---------------------------------------------------------------------
 
 

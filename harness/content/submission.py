@@ -13,6 +13,7 @@ from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
 
 Kind = Literal["yours", "stub", "solution", "wrong", "other"]
+NAIVE = "wrong:naive"  # right as a rule, and slow
 
 
 @dataclass(frozen=True, kw_only=True)

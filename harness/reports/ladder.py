@@ -13,12 +13,11 @@ from typing import Any
 
 from harness.base.errors import HarnessError
 from harness.content.kata import Kata
-from harness.content.submission import wrong_solutions
+from harness.content.submission import NAIVE, wrong_solutions
 from harness.reports.measured import rows
 from harness.running.runner import pytest_command, read_record, run_group
 
 LIMIT_S = 300.0
-NAIVE = "wrong:naive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

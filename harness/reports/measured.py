@@ -19,7 +19,7 @@ from harness.base.errors import HarnessError
 from harness.base.files import write_atomically
 from harness.base.schema import read_toml
 from harness.content.kata import Kata
-from harness.content.submission import resolve
+from harness.content.submission import NAIVE, resolve
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import cache_folder, first_gpu_uuid
 from harness.hardware.packages import altered, installed, unmet_requirements
@@ -30,7 +30,6 @@ from harness.running.runner import Outcome, run_kata
 
 SCHEMA = 1
 MARGIN = 1.05  # by how much the reference has to clear a threshold
-NAIVE = "wrong:naive"  # the wrong solution that is slow and nothing else
 QUANTILES = ("p10", "median", "p90")
 HOST = ("host_s", "baseline_host_s")
 ON_THE_CLOCK = ("roofline", "baseline")

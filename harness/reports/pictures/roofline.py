@@ -17,10 +17,11 @@ from harness.base.errors import HarnessError, UsageProblem
 from harness.base.processes import run_group
 from harness.content.kata import Case, Kata
 from harness.content.pristine import pristine_stub
+from harness.content.submission import NAIVE
 from harness.hardware.profiles import Cost, Profile, speed_of_light
 from harness.learner.progress import Best
 from harness.reports.ladder import Rung
-from harness.reports.measured import NAIVE, has_naive
+from harness.reports.measured import has_naive
 
 LIMIT_S = 300.0
 REFERENCE, YOURS, SLOW = "reference", "yours", "naive"
