@@ -158,14 +158,15 @@ def prune(
         ValueError: nothing can be launched; the message names `configs`, the bytes of shared memory
             that the smallest of them needs, and the bytes that there are.
     """
-    needs = [shared_bytes(config, ITEMSIZE, limits.arch) for config in configs]
-    fitting = [
-        config for config, need in zip(configs, needs, strict=True) if need <= limits.shared_bytes
-    ]
+
+    def need(config: Config) -> int:
+        return shared_bytes(config, ITEMSIZE, limits.arch)
+
+    fitting = [config for config in configs if need(config) <= limits.shared_bytes]
     if not fitting:
         raise ValueError(
-            f"configs: the smallest needs {min(needs)} bytes of shared memory, and a program of "
-            f"{limits.arch} may have {limits.shared_bytes}"
+            f"configs: the smallest needs {min(map(need, configs))} bytes of shared memory, and a "
+            f"program of {limits.arch} may have {limits.shared_bytes}"
         )
     kept = []
     ranked = sorted(fitting, key=lambda config: predicted_us(config, m, n, k, limits))
@@ -206,7 +207,7 @@ def triton_autotune(
         return prune(configs, *sizes, limits, read_once)
 
     return triton.autotune(
-        configs=list(configs),
+        configs=configs,
         key=["M_BUCKET", "N_BUCKET", "K_BUCKET"],
         prune_configs_by={"early_config_prune": early_config_prune},
         restore_value=["c_ptr"],
