@@ -79,8 +79,7 @@ def launch_model(trace: Sequence[Launch]) -> TraceStats:
     Raises:
         ValueError: the trace is empty, or a time in it is negative.
     """
-    times = [(x.host_us, x.kernel_us, x.tuned_us or 0) for x in trace]
-    if not times or min(map(min, times)) < 0:
+    if not trace or any(min(launch.host_us, _tuned(launch)) < 0 for launch in trace):
         raise ValueError(f"trace: expected kernels with times of at least 0, found {list(trace)}")
     host = device = 0
     for launch in trace:
@@ -159,7 +158,7 @@ def choose_mode(
     Raises:
         ValueError: a count is negative, or no mode is possible.
     """
-    if min(histogram.values(), default=0) < 0:
+    if any(count < 0 for count in histogram.values()):
         raise ValueError(f"histogram: expected counts of at least 0, found {dict(histogram)}")
     calls = {shape: count for shape, count in histogram.items() if count}
     shapes = len(calls)
@@ -189,23 +188,26 @@ def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
     """
     if max_graphs < 1:
         raise ValueError(f"max_graphs: expected at least 1, found {max_graphs}")
-    if min(histogram, default=1) < 1 or min(histogram.values(), default=0) < 0:
+    if any(length < 1 or count < 0 for length, count in histogram.items()):
         raise ValueError(
             f"histogram: expected lengths of at least 1 and counts of at least 0, "
             f"found {dict(histogram)}"
         )
     lengths = sorted(length for length, count in histogram.items() if count)
-    calls = list(accumulate((histogram[length] for length in lengths), initial=0))
-    # the least padded work of the first i lengths, and the buckets that it takes
-    best = [(0, [])] + [(math.inf, [])] * len(lengths)
-    for _ in range(min(max_graphs, len(lengths))):
-        fewer = best
-        best = [(0, [])]
-        for last in range(1, len(lengths) + 1):
-            bucket = lengths[last - 1]
-            work, first = min(
-                (fewer[first][0] + (calls[last] - calls[first]) * bucket, first)
-                for first in range(last)
-            )
-            best.append((work, [*fewer[first][1], bucket]))
-    return best[-1][1]
+    calls = list(accumulate(histogram[length] for length in lengths))
+    # for each length the least padded work up to it, and the buckets that it takes
+    every = range(len(lengths))
+    best = [(calls[last] * lengths[last], [lengths[last]]) for last in every]
+
+    def joined(first: int, last: int) -> tuple[int, list[int]]:
+        """The best up to `first`, and one more bucket for all that is behind it."""
+        work, buckets = best[first]
+        bucket = lengths[last]
+        return work + (calls[last] - calls[first]) * bucket, [*buckets, bucket]
+
+    for _ in range(1, min(max_graphs, len(lengths))):
+        best = [
+            min((joined(first, last) for first in range(last)), default=best[last])
+            for last in every
+        ]
+    return best[-1][1] if best else []
