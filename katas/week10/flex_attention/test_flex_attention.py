@@ -244,6 +244,11 @@ def test_one_bool_may_speak_for_all_pairs(kata):
     assert found[3].tolist() == [[[[0, 1]]], [[[0, 1]]]]
 
 
+def test_tables_are_made_where_they_are_wanted(kata, oracle):
+    found = kata.create_block_mask(oracle.causal.fn, 1, 1, 40, 40, 32, device="meta")
+    assert [table.device.type for table in found] == ["meta"] * 4
+
+
 def test_own_tables_lead_the_kernel(kata, oracle, device, seed):
     inputs = draw(oracle, device, seed, b=2, h=2, sq=50, sk=80, mask="by_head")
     made = kata.create_block_mask(oracle.MASKS["by_head"].fn, 2, 2, 50, 80, 32, device=device)
