@@ -6,8 +6,11 @@ from fractions import Fraction
 EFFICIENCY = {"naive": 0.5, "sdpa": 0.75, "flash": 0.25}  # shares of the roof
 WARM = 3.0  # how much faster it goes with everything in the cache
 COMPILE_S = 0.2
-# shares of the time: mostly noise, and one launch in ten that something disturbs
-JITTER = (1.01, 0.98, 1.0, 1.02, 9.0, 0.99, 1.03, 0.97, 1.04, 0.96)
+# shares of the time, no two alike: mostly noise, and one launch in ten that something disturbs
+JITTER = (
+    1.01, 0.98, 1.0, 1.02, 9.0, 0.99, 1.03, 0.97, 1.04, 0.96,
+    1.015, 0.985, 1.005, 1.025, 8.0, 0.995, 1.035, 0.975, 1.045, 0.965,
+)  # fmt: skip
 
 
 class VirtualBench:
