@@ -130,9 +130,10 @@ def rms_norm(
     rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows:
         BLOCK = triton.next_power_of_2(cols)
-        residual_row_stride = 0 if residual is None else residual.stride(0)
+        # a kernel that does not add does not look at it
+        h = x if residual is None else residual
         _rms_norm_kernel[(rows,)](
-            x, residual, w, y, rstd, x.stride(0), residual_row_stride, cols, eps,
+            x, h, w, y, rstd, x.stride(0), h.stride(0), cols, eps,
             ADD=residual is not None, GEMMA=gemma, BLOCK=BLOCK, num_warps=_num_warps(BLOCK),
         )  # fmt: skip
     return y, rstd
