@@ -95,6 +95,23 @@ def test_paths_may_hold_blanks_and_colons(kata, oracle, which):
     assert told(found) == told(kata.classify(oracle.text(which)))
 
 
+@pytest.mark.parametrize("which", ["graph_breaks", "recompiles"])
+def test_phrases_in_hints_and_paths_mean_nothing(kata, oracle, which):
+    text = oracle.text(which)
+    want = told(kata.classify(text))
+    text = text.replace("  Hint: ", "  Hint: Tensor.item() ")
+    assert told(kata.classify(text)) == want
+    assert told(kata.classify(text.replace(oracle.OWN, "/srv/Tensor.item()/dtype.py"))) == want
+
+
+def test_lines_before_the_first_head_belong_to_no_record(kata, oracle):
+    text, want = oracle.records()[0]
+    cut = 'V1122 1 a.py:1] [0/0] [__graph_breaks]   File "other.py", line 99, in it\n'
+    assert told(kata.classify(cut + text)) == want
+    with pytest.raises(ValueError, match="^log"):
+        kata.classify(cut)
+
+
 def test_only_the_failed_guard_is_read_not_the_code_behind_it(kata, oracle):
     text, want = next(part for part in oracle.records() if part[1] == [("value", 99)])
     text = text.replace("# return x.reshape(n, -1)", "# return x.size()[0] * G['dtype mismatch']")
