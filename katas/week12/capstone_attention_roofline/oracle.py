@@ -21,7 +21,7 @@ class VirtualBench:
         self.wrong, self.clock = wrong, clock
         self.shapes = []  # of the inputs made
         self.timed = []  # (impl, shape), in order
-        self.repetitions = []
+        self.asked = []  # repetitions and bytes to flush
         self.compiled = set()
         self.launched = None  # implementation, shape, seconds for its first launch
 
@@ -58,7 +58,7 @@ class VirtualBench:
                 seconds /= WARM
             samples.append((seconds * JITTER[i % len(JITTER)] + first) * self.clock)
         self.timed.append((name, shape))
-        self.repetitions.append(repetitions)
+        self.asked.append((repetitions, flush_bytes))
         return samples
 
 
