@@ -24,7 +24,7 @@ DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
 BINS_PER_LANE = BINS // WARP
 THREADS_PER_TALLY = 64  # that many count together: neighbours want the same bins, one at a time
-TALLIES = MAX_BLOCK // THREADS_PER_TALLY
+TALLIES = BINS * MAX_BLOCK // THREADS_PER_TALLY
 CELLS = BINS + 3  # a bin's mass each, and where the walk has come to
 ONE = 1 << 40  # the largest logit's mass: integers add up to the same in any order
 
@@ -255,7 +255,7 @@ def draw_from_few(kept, ranks, n, k, temperature, top_p, u, of_warps, masses, me
 @cuda.jit
 def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
     """Draw a token from each row, by a block, whose first thread knows it."""
-    tallies = cuda.shared.array(BINS * TALLIES, np.int32)
+    tallies = cuda.shared.array(TALLIES, np.int32)
     counts = cuda.shared.array(BINS, np.int32)
     masses = cuda.shared.array(CELLS, np.int64)
     members = cuda.shared.array(BINS, np.int32)  # a token of each bin
