@@ -210,7 +210,7 @@ def create_block_mask(
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """How many columns of each row are chosen, and which, rising."""
     # stable: what is chosen comes first, each side in its order
-    order = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
+    order = torch.argsort(chosen.int(), descending=True, stable=True)
     return chosen.sum(dim=-1, dtype=torch.int32), order.int()
 
 
