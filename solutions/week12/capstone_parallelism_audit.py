@@ -18,7 +18,7 @@ from harness.meters.collectives import Collectives
 Mode = Literal["ddp", "zero2", "zero3"]
 MODES: tuple[Mode, ...] = ("ddp", "zero2", "zero3")
 COMPUTE_SHARE = 0.5  # of the peak, which the matrix products of a step reach
-ITEMSIZE = 2  # of weights and gradients where a step is projected: bfloat16
+ITEMSIZE = 2  # of weights and gradients where a step is projected: float16
 
 # Llama 3.2 1B: 16 layers, then the head
 ONE_B = (*[60_821_504] * 16, 262_668_288)
@@ -363,7 +363,7 @@ def timeline(
         start_s = max(free_s[stream], ready_s)
         if stream == "compute":
             flops = (2 if op == "forward" else 4) * sizes[unit] * tokens
-            took_s = flops / (COMPUTE_SHARE * profile.peak_of("bfloat16"))
+            took_s = flops / (COMPUTE_SHARE * profile.peak_of("float16"))
         else:
             rounds = (2 if op == "all_reduce" else 1) * (world - 1)
             sent = ring_bytes(op, sizes[unit], world, ITEMSIZE)

@@ -17,7 +17,7 @@ from harness.meters.collectives import Collectives
 Mode = Literal["ddp", "zero2", "zero3"]
 MODES: tuple[Mode, ...] = ("ddp", "zero2", "zero3")
 COMPUTE_SHARE = 0.5  # of the peak, which the matrix products of a step reach
-ITEMSIZE = 2  # of weights and gradients where a step is projected: bfloat16
+ITEMSIZE = 2  # of weights and gradients where a step is projected: float16
 
 # Llama 3.2 1B: 16 layers, then the head
 ONE_B = (*[60_821_504] * 16, 262_668_288)

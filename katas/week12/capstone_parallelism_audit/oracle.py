@@ -127,7 +127,7 @@ def held(mode, sizes, world, weight, gradient, states):
 def seconds(op, unit, sizes, tokens, world, profile, link):
     if op in ("forward", "backward"):
         factor = {"forward": 2, "backward": 4}[op]
-        return factor * sizes[unit] * tokens / (0.5 * profile.peak["bfloat16"])
+        return factor * sizes[unit] * tokens / (0.5 * profile.peak["float16"])
     rounds = (world - 1) * (2 if op == "all_reduce" else 1)
     return sent(op, sizes[unit], world, 2) / link.bandwidth + rounds * link.latency_s
 

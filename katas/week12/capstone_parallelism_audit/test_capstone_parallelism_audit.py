@@ -24,7 +24,7 @@ UNEVEN = (1003, 17, 2050, 400)  # parameters of units, which 2, 3 and 4 do not a
 @pytest.fixture
 def node(profile):
     """A GPU whose time of compute is easy to compare with that of a link."""
-    return replace(profile, peak={**profile.peak, "bfloat16": 200e12})
+    return replace(profile, peak={**profile.peak, "float16": 200e12})
 
 
 class Forgetful(Collectives):
@@ -448,7 +448,7 @@ def test_ddp_starts_most_of_it_while_there_is_something_to_hide_it(kata, profile
 
 
 def test_fabrics_have_different_bottlenecks(kata, profile):
-    if not math.isclose(profile.peak_of("bfloat16"), 312e12, rel_tol=0.5):
+    if not math.isclose(profile.peak_of("float16"), 312e12, rel_tol=0.5):
         pytest.skip(f"{profile.id}: links and compute are as of an A100")
     found = {
         name: kata.breakdown(kata.timeline("zero3", kata.ONE_B, 1024, 4, profile, link)).bottleneck
