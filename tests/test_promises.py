@@ -167,6 +167,16 @@ def test_gaps_that_are_read_as_data_are_told():
         assert_read_in_place(trial(ignores_gaps), {"x": "rows"})
 
 
+def test_the_truth_is_that_of_the_arguments_before_the_call():
+    def adds_into_y(x, y):
+        total = x + y
+        y.add_(1)
+        return total
+
+    assert_read_in_place(trial(adds_into_y), {"y": "elements"})
+    assert_reaches_past_31_bits(trial(adds_into_y), "x")
+
+
 # ---- int64_rows ----------------------------------------------------------------------------
 
 
@@ -189,6 +199,23 @@ def test_rows_lie_further_apart_than_31_bits_count():
     assert 2**31 <= last_row < 2**31 + 8
     with pytest.raises(AssertionError, match=r"^x, rows 2\*\*31 elements apart: result: "):
         assert_reaches_past_31_bits(trial(offsets_wrap), "x")
+
+
+def test_only_what_has_the_dtype_of_the_rows_is_narrowed():
+    seen = []
+
+    def entry(x, y):
+        seen.append((x.dtype, y.dtype))
+        return x + y
+
+    mixed = trial(entry)
+    make_inputs = mixed.oracle.make_inputs
+    for dtype in (torch.float32, torch.float64):
+        mixed.oracle.make_inputs = lambda **how: (
+            lambda given: {**given, "y": given["y"].to(dtype)}  # noqa: B023 -- called at once
+        )(make_inputs(**how))
+        assert_reaches_past_31_bits(mixed, "x")
+    assert seen == [(torch.float16, torch.float16), (torch.float16, torch.float64)]
 
 
 def test_rows_far_apart_need_no_memory_that_a_limit_counts():

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from harness.base.errors import SubmissionError, UsageProblem
 from harness.hardware import environment
 from harness.judge.honesty.tools import toolbox
 from harness.meters import communication
+from harness.meters.collectives import Collectives
 from harness.meters.communication import (
     CommMeter,
     CountingP2P,
@@ -384,6 +386,19 @@ def test_a_second_wait_is_refused_at_once():
     told = "isend of 24 bytes to rank [01]: expected one wait"
     with pytest.raises(WaitProblem, match=told):
         run_ranks(2, waits_twice)
+
+
+def test_what_was_waited_for_holds_on_to_no_tensor():
+    def on_rank(rank, world):
+        with Collectives() as comm:
+            x = torch.ones(6)
+            alive = weakref.ref(x)
+            pending = comm.all_reduce(x)
+            pending.wait()
+            del x
+            return alive() is None, pending.is_completed()
+
+    assert run_ranks(2, on_rank) == 2 * [(True, True)]
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,14 @@ def test_a_dtype_that_the_gpu_lacks_is_skipped_and_no_failure(judged, mini, tmp_
     assert "has no float8_e4m3fn" in lacking[1]
 
 
+def test_a_name_that_contains_an_implementation_is_kept_whole(judged, mini):
+    tests = mini / "katas" / "week01" / "doubled" / "test_doubled.py"
+    text = "\n\ndef test_resolution_of_3(kata):\n    assert kata.doubled\n"
+    tests.write_text(tests.read_text() + text)
+    (event,) = judged("--impl=solution", "-k", "resolution")
+    assert event["name"] == "test_resolution_of_3"
+
+
 # ---- scales --------------------------------------------------------------------------------
 
 

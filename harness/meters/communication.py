@@ -114,8 +114,7 @@ class Pending:
 
     def __init__(self, work: dist.Work | Exchange, transfer: Transfer, log: Log) -> None:
         self.transfer = transfer
-        self.waited = False
-        self._work = work
+        self._work: dist.Work | Exchange | None = work
         self._log = log
 
     def wait(self) -> None:
@@ -125,18 +124,23 @@ class Pending:
         Raises:
             WaitProblem: it has been waited for before; the backend would wait for ever.
         """
-        if self.waited:
+        if self._work is None:
             raise WaitProblem(
                 f"{_told(self.transfer)}: expected one wait(), found a second. "
                 "Wait for every transfer once."
             )
-        self.waited = True
         self._log.append(self.transfer._replace(op=f"wait_{self.transfer.op}"))
         self._work.wait()
+        self._work = None  # and the tensors that it holds on to
+
+    @property
+    def waited(self) -> bool:
+        """Whether it has been waited for."""
+        return self._work is None
 
     def is_completed(self) -> bool:
-        """Say whether `wait` would return at once."""
-        return bool(self._work.is_completed())
+        """Say whether `wait` would return at once, or has returned."""
+        return self._work is None or bool(self._work.is_completed())
 
 
 def _told(transfer: Transfer) -> str:

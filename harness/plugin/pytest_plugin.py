@@ -330,7 +330,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue  # an empty parameter list: this kata has no such cases or thresholds
         submission = callspec.params.get("submission") if callspec else None
         label = submission.label if submission else "-"
-        name = re.sub(rf"{re.escape(label)}-?", "", item.name, count=1).replace("[]", "")
+        test, bracket, parameters = item.name.partition("[")
+        name = test + (bracket + re.sub(rf"{re.escape(label)}-?", "", parameters, count=1))
+        name = name.removesuffix("[]")
         item.user_properties += [("kata", kata.id), ("impl", label), ("test", name)]
         item.add_marker(pytest.mark.filterwarnings("default"))
         # infinities and NaN are inputs like any other
