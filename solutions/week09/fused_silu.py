@@ -46,7 +46,7 @@ def fused_silu(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
 
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if y.numel():
-        block = 2048
+        block = min(2048, triton.next_power_of_2(cols))  # no lane of a short row is idle
         grid = (rows * triton.cdiv(cols, block),)
         _fused_silu_kernel[grid](x, y, x.stride(0), y.stride(0), cols, BLOCK=block)
     return y

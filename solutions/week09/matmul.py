@@ -31,6 +31,7 @@ CPU = Config(m=16, n=16, k=16)
 POINTER = Config(m=128, n=128, k=32, stages=4)
 POINTER_FP32 = Config(m=64, n=64, k=16, warps=4)
 DESCRIPTOR = Config(m=128, n=256, k=64)
+DESCRIPTOR_SMALL = Config(m=64, n=128, k=64, stages=4, warps=4)  # for fewer tiles than processors
 
 
 @triton.jit
@@ -174,10 +175,11 @@ def _launch_by_descriptor(
     a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None
 ) -> None:
     M, N = c.shape
-    config = DESCRIPTOR if a.is_cuda else CPU
     a_rows, b_rows = _row_major(a), _row_major(b)
-    tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)
-    _matmul_descriptor_kernel[(min(tiles, _programs(a)),)](
+    config, programs = (DESCRIPTOR if a.is_cuda else CPU), _programs(a)
+    if a.is_cuda and _tiles(c, config) < 0.75 * programs:
+        config = DESCRIPTOR_SMALL
+    _matmul_descriptor_kernel[(min(_tiles(c, config), programs),)](
         _describe(a_rows, (config.m, config.k), a_rows is not a),
         _describe(b_rows, (config.k, config.n), b_rows is not b),
         TensorDescriptor.from_tensor(c, [config.m, config.n]),
@@ -188,6 +190,10 @@ def _launch_by_descriptor(
         BLOCK_M=config.m, BLOCK_N=config.n, BLOCK_K=config.k,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
+
+
+def _tiles(c: Tensor, config: Config) -> int:
+    return triton.cdiv(c.shape[0], config.m) * triton.cdiv(c.shape[1], config.n)
 
 
 def _programs(a: Tensor) -> int:

@@ -65,7 +65,7 @@ def matmul(
             does not fit, or `activation` is unknown.
     """
     # TODO(kata): check, allocate, launch; `_launch` is enough for every test, a kernel on
-    # descriptors (TMA), counted here, wants a launch of its own (about 75 lines with helpers)
+    # descriptors (TMA), counted here, wants a launch of its own (about 80 lines with helpers)
     raise NotImplementedError
 
 
