@@ -40,12 +40,12 @@ def _gemv_kernel(
         sums = ()
         for b in tl.static_range(B):
             x_ptrs = x_ptr + b * x_strides[0] + cols * x_strides[1]
-            x = tl.load(x_ptrs, mask=cols < last, other=0.0).to(tl.float32)  # [BLOCK_K] fp32
+            x = tl.load(x_ptrs, mask=cols < last, other=0.0)  # [BLOCK_K]
             sums = sums + (accs[b] + w * x[None, :],)
         accs = sums
 
     for b in tl.static_range(B):
-        y = tl.sum(accs[b], axis=1).to(out_ptr.dtype.element_ty)  # [BLOCK_N]
+        y = tl.sum(accs[b], axis=1)  # [BLOCK_N] fp32, rounded by the store where there is one split
         tl.store(out_ptr + (split * B + b) * N + rows, y, mask=rows < N)
 
 
@@ -57,7 +57,7 @@ def _sum_kernel(part_ptr, y_ptr, size, num_splits, BLOCK: tl.constexpr):
     for _ in range(num_splits):
         acc += tl.load(part_ptr + offsets, mask=mask)
         part_ptr += size
-    tl.store(y_ptr + offsets, acc.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + offsets, acc, mask=mask)
 
 
 def gemv(w: Float[Tensor, "n k"], x: Float[Tensor, "b k"], sms: int = 132) -> Float[Tensor, "b n"]:
@@ -81,15 +81,14 @@ def gemv(w: Float[Tensor, "n k"], x: Float[Tensor, "b k"], sms: int = 132) -> Fl
     _check(w, x, sms)
     (N, K), B = w.shape, x.shape[0]
     y = torch.empty((B, N), dtype=w.dtype, device=w.device)
-    if not N:
-        return y
+    if not N or not K:
+        return y.zero_()
     BLOCK_N, BLOCK_K = (8, 32 * LANE_BYTES // w.itemsize) if w.is_cuda else (32, 256)
     tiles = triton.cdiv(N, BLOCK_N)
-    columns = max(K, 1)  # a sum of nothing takes a program, too
     # from N and K alone: a number that followed B would change the order of the sums
-    wanted = min(triton.cdiv(PROGRAMS_PER_SM * sms, tiles), triton.cdiv(columns, MIN_SPLIT))
-    split_size = triton.cdiv(columns, wanted * BLOCK_K) * BLOCK_K
-    num_splits = triton.cdiv(columns, split_size)
+    wanted = min(triton.cdiv(PROGRAMS_PER_SM * sms, tiles), triton.cdiv(K, MIN_SPLIT))
+    split_size = triton.cdiv(K, wanted * BLOCK_K) * BLOCK_K
+    num_splits = triton.cdiv(K, split_size)
     out = y if num_splits == 1 else y.new_empty((num_splits, B, N), dtype=torch.float32)
     _gemv_kernel[(tiles, num_splits)](
         w, x, out, w.stride(0), x.stride(), N, K, split_size,

@@ -49,7 +49,7 @@ def gemv(w: Float[Tensor, "n k"], x: Float[Tensor, "b k"], sms: int = 132) -> Fl
         ValueError: an argument is not as said above, dtypes or devices differ, or bfloat16 tensors
             are on the CPU, where the interpreter cannot compute with them.
     """
-    # TODO(kata): check, count the splits, launch (about 25 lines with helpers)
+    # TODO(kata): check, count the splits, launch (about 20 lines with helpers)
     raise NotImplementedError
 
 
