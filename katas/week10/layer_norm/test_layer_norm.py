@@ -69,13 +69,17 @@ def test_pieces_far_apart_are_spread_too(kata, device, oracle, path):
 
 
 @both_paths
-def test_constant_rows_are_the_shift(kata, device, path):
-    x = torch.tensor([[0.0], [2.0], [-512.0]], device=device).repeat(1, 50)
-    w, b = torch.randn(2, 50, device=device)
+@pytest.mark.parametrize("cols", [21, 50], ids=["a piece", "two pieces"])
+def test_constant_rows_are_the_shift(kata, device, cols, path):
+    # float32 holds each multiple of these numbers, but of 3 / 21 and its like it does not
+    constants = [0.0, 2.0, -512.0, 3.0, 1001.0]
+    x = torch.tensor(constants, device=device)[:, None].repeat(1, cols)
+    w, b = torch.randn(2, cols, device=device)
     y, mean, rstd = kata.layer_norm(x, w, b, eps=0.0625, **path)
-    assert torch.equal(y, b.expand(3, 50))
-    assert mean.tolist() == [0, 2, -512]
-    assert_matches(rstd, torch.full((3,), 4.0))
+    assert mean.tolist() == constants
+    off = (y - b).abs().amax(dim=1).tolist()
+    assert off == [0] * 5, f"y of rows of {constants}: expected b, found it off by up to {off}"
+    assert_matches(rstd, torch.full((5,), 4.0))
 
 
 @both_paths
@@ -123,6 +127,16 @@ def test_a_row_is_read_again_only_when_it_does_not_fit(kata, traffic, cols, max_
     with traffic() as moved:
         kata.layer_norm(x, *plain(x), max_block=max_block, block=64)
     assert moved.of(x).loaded_bytes == reads * 3 * cols * 4
+
+
+@both_paths
+def test_the_results_are_the_only_allocations(kata, device, dispatch, path):
+    # float16: weights in another dtype would be copies
+    x = torch.randn(3, 100, device=device).half()
+    w, b = plain(x)
+    with dispatch() as ops:
+        kata.layer_norm(x, w, b, **path)
+    assert ops.allocated_bytes == 3 * 100 * 2 + 2 * 3 * 4
 
 
 def test_pieces_are_as_long_as_asked(kata, compiled):
