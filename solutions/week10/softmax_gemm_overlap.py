@@ -68,7 +68,7 @@ def schedule(
     for name, time in (("t_qk", t_qk), ("t_sm", t_sm), ("t_pv", t_pv)):
         _check_positive(name, time)
     takes = {"QK": t_qk, "SM": t_sm, "PV": t_pv}
-    free: dict[str, Time] = {"tensor cores": 0, "special functions": 0}
+    free: dict[str, Time] = dict.fromkeys(("tensor cores", "special functions"), 0)
     ends: dict[tuple[int, Op, int], Time] = {}
     begun = {(wg, op): 0 for wg in range(n_wg) for op in OPS}
     issues = []
@@ -77,8 +77,8 @@ def schedule(
         for (wg, op), block in begun.items():
             need, of = _need(op, block, max_live)
             if block < n_blocks and (of < 0 or (wg, need, of) in ends):
-                ready = ends.get((wg, need, of), 0)
-                possible.append(Issue(max(free[_unit(op)], ready), wg, op, block))
+                now = free[_unit(op)]
+                possible.append(Issue(max(now, ends.get((wg, need, of), now)), wg, op, block))
         # whoever can begin first; QK before PV, since every exponential waits for one
         issue = min(possible, key=lambda issue: (issue.start, issue.op != "QK", issue.block))
         start, wg, op, block = issue

@@ -28,8 +28,8 @@ def over_least(kata, oracle, asked):
 @pytest.mark.parametrize(
     ("d", "dtype", "expected"),
     [(128, "float16", 0.4999), (64, "float16", 0.9999), (256, "float16", 0.25),
-     (128, "float8", 1.0)],
-    ids=["d 128", "d 64", "d 256", "float8"],
+     (1, "float16", 63.998), (128, "float8", 1.0)],
+    ids=["d 128", "d 64", "d 256", "d 1", "float8"],
 )  # fmt: skip
 def test_exponentials_take_half_as_long_as_products(kata, oracle, profile, d, dtype, expected):
     found = kata.exp_to_gemm_ratio(d, oracle.hopper(profile), dtype)
@@ -122,12 +122,15 @@ def test_nothing_to_do_is_no_schedule(kata):
 
 @pytest.mark.parametrize(
     ("t_qk", "t_sm", "t_pv"),
-    [(10**17 + 1, 10**17 + 3, 10**17 + 7), (Fraction(1, 3), Fraction(2, 7), Fraction(3, 11))],
+    [(10**17 + 1, 10**17 + 3, 10**17 + 7), (Fraction(1, 3), Fraction(2, 7), Fraction(3, 1009))],
     ids=["beyond 2**53", "fractions"],
 )
 def test_times_are_exact(kata, oracle, t_qk, t_sm, t_pv):
     asked = 7, 2, t_qk, t_sm, t_pv, 2
     assert_legal(oracle, kata.schedule(*asked), *asked)
+    # starts that are all rounded alike keep the rules: only the end tells
+    chain = kata.schedule(7, 1, t_qk, t_sm, t_pv, 1)
+    assert oracle.end(chain, t_qk, t_sm, t_pv) == 7 * (t_qk + t_sm + t_pv)
 
 
 def test_a_long_sequence_takes_no_longer_a_block(kata, lines, cost):
@@ -165,9 +168,18 @@ def test_utilization_counts_from_zero_to_the_last_product(kata):
     assert kata.utilization(crossed, 1, 20) == pytest.approx(21 / 20)
 
 
+def test_utilization_leaves_the_schedule_as_it_is(kata):
+    sched = issues(kata, (4, 0, "QK", 1), (2, 0, "SM", 0), (0, 0, "QK", 0))
+    before = list(sched)
+    kata.utilization(sched, 2, 3)
+    assert sched == before
+
+
 def test_without_products_nothing_is_used(kata):
-    assert kata.utilization([], 1, 1) == 0
-    assert kata.utilization(issues(kata, (0, 0, "SM", 0)), 1, 1) == 0
+    for sched in ([], issues(kata, (0, 0, "SM", 0))):
+        found = kata.utilization(sched, 1, 1)
+        assert found == 0
+        assert type(found) is float
 
 
 def test_utilization_of_fractions_is_a_float(kata):
