@@ -23,8 +23,6 @@ RANK_BITS = 32 + TOKEN_BITS
 DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
 BINS_PER_LANE = BINS // WARP
-THREADS_PER_TALLY = 64  # that many count together: neighbours want the same bins, one at a time
-TALLIES = BINS * MAX_BLOCK // THREADS_PER_TALLY
 CELLS = BINS + 3  # a bin's mass each, and where the walk has come to
 ONE = 1 << 40  # the largest logit's mass: integers add up to the same in any order
 
@@ -135,7 +133,7 @@ def total_mass(values, n, lowest, largest, temperature, masses):
 
 
 @cuda.jit(device=True)
-def select(values, n, need, largest, temperature, tallies, counts, masses, members):
+def select(values, n, need, largest, temperature, counts, masses, members):
     """
     Go down the ranks until the weights sum to `need`; say where that is.
 
@@ -150,13 +148,11 @@ def select(values, n, need, largest, temperature, tallies, counts, masses, membe
     weights = cuda.local.array(BINS_PER_LANE, np.int64)
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     counting = temperature == 0
-    copies = max(1, threads // THREADS_PER_TALLY)
     prefix, above, shift, done = 0, 0, RANK_BITS, False
     while shift > 0 and not done:
         shift -= DIGIT_BITS
         for b in range(thread, BINS, threads):
-            for copy in range(copies):
-                tallies[b * copies + copy] = 0
+            counts[b] = 0
             masses[b] = 0
         cuda.syncthreads()
         for first in range(thread, n, AHEAD * threads):
@@ -167,15 +163,10 @@ def select(values, n, need, largest, temperature, tallies, counts, masses, membe
                     digits = rank_of(held[r], token) >> shift
                     if digits >> DIGIT_BITS == prefix:
                         b = digits % BINS
-                        cuda.atomic.add(tallies, b * copies + thread % copies, 1)
+                        cuda.atomic.add(counts, b, 1)
                         members[b] = token
                         if not counting:
                             cuda.atomic.add(masses, b, mass_of(held[r], largest, temperature))
-        cuda.syncthreads()
-        for b in range(thread, BINS, threads):
-            counts[b] = 0
-            for copy in range(copies):
-                counts[b] += tallies[b * copies + copy]
         cuda.syncthreads()
 
         if thread < WARP:  # each lane sums neighbouring bins, the first lane the highest
@@ -255,7 +246,6 @@ def draw_from_few(kept, ranks, n, k, temperature, top_p, u, of_warps, masses, me
 @cuda.jit
 def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
     """Draw a token from each row, by a block, whose first thread knows it."""
-    tallies = cuda.shared.array(TALLIES, np.int32)
     counts = cuda.shared.array(BINS, np.int32)
     masses = cuda.shared.array(CELLS, np.int64)
     members = cuda.shared.array(BINS, np.int32)  # a token of each bin
@@ -273,7 +263,7 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
             k = vocab
         lowest, n, zero = 0, vocab, np.float32(0)
         if k < vocab and vocab > KEPT:
-            lowest, n, _ = select(values, vocab, k, zero, zero, tallies, counts, masses, members)
+            lowest, n, _ = select(values, vocab, k, zero, zero, counts, masses, members)
         if n <= KEPT:
             gather(values, vocab, lowest, kept, ranks, counts)
             token = draw_from_few(kept, ranks, n, k, heat, share, at, of_warps, masses, members)
@@ -283,13 +273,9 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
                 mass = total_mass(values, vocab, lowest, largest, heat, masses)
                 if share < 1:
                     need = np.int64(math.ceil(share * mass))
-                    _, mass, _ = select(
-                        values, vocab, need, largest, heat, tallies, counts, masses, members
-                    )
+                    _, mass, _ = select(values, vocab, need, largest, heat, counts, masses, members)
                 need = np.int64(at * mass) + 1
-                _, _, token = select(
-                    values, vocab, need, largest, heat, tallies, counts, masses, members
-                )
+                _, _, token = select(values, vocab, need, largest, heat, counts, masses, members)
     if cuda.threadIdx.x == 0:
         out[row] = token
 

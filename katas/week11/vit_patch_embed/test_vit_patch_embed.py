@@ -128,8 +128,8 @@ def test_each_pixel_is_read_once_for_each_column_of_tiles(kata, oracle, traffic,
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_nothing_is_allocated_but_the_result(kata, oracle, dispatch, cost, seed, layout):
-    inputs = oracle.make_inputs(**CLIP, layout=layout, seed=seed)
+def test_nothing_is_allocated_but_the_result(kata, oracle, device, dispatch, cost, seed, layout):
+    inputs = oracle.make_inputs(**CLIP | {"device": device}, layout=layout, seed=seed)
     with dispatch() as seen:
         kata.vit_patch_embed(**inputs)
     cost.check("allocated_bytes", seen.allocated_bytes)
