@@ -78,6 +78,19 @@ def test_float16_overflows_only_in_the_end(kata, device):
     assert dw.tolist() == [300.0] * 20
 
 
+def test_dx_is_rounded_once(kata, device):
+    # both projections are 0, so dx is ±exact · rstd: a little above the middle of 1 and its next
+    # float16, and a little below where the product dy·w was rounded first
+    after_1 = 1 + 2**-10
+    exact, middle = after_1**2, 1 + 2**-11
+    dy = after_1 * torch.tensor([[1.0, -1.0, 1.0, -1.0]], device=device).half()
+    x = torch.tensor([[1.0, 1.0, -1.0, -1.0]], device=device).half()
+    mean = torch.zeros(1, device=device)
+    rstd = torch.full((1,), middle / exact * (1 + 2**-21), device=device)
+    dx, _, _ = kata.layer_norm_bwd(dy, x, torch.full_like(x[0], after_1), mean, rstd)
+    assert dx.tolist() == [[after_1, -after_1, after_1, -after_1]]
+
+
 def test_gradients_have_the_dtype_of_x(kata, device):
     x, mean, rstd = normalised(3, 8, device)
     for dtype in (torch.float16, torch.float32):
@@ -85,16 +98,19 @@ def test_gradients_have_the_dtype_of_x(kata, device):
         assert [one.dtype for one in found] == [dtype] * 3
 
 
-def test_rows_are_read_in_place(kata, device, dispatch):
-    rows, cols, groups = 6, 40, 3
+@pytest.mark.parametrize(
+    ("rows", "groups"), [(6, 3), (40, 37)], ids=["few programs", "as many as asked"]
+)
+def test_rows_are_read_in_place(kata, device, dispatch, rows, groups):
+    cols = 40
     wide = torch.randn(2, rows, cols + 8, device=device)
     _, mean, rstd = normalised(rows, cols, device)
     with dispatch() as counted:
         kata.layer_norm_bwd(*wide[:, :, :cols], wide[0, 0, :cols], mean, rstd, groups=groups)
     # dx, the partial sums, dw and db
-    least = 4 * cols * (rows + 2 * groups + 2)
-    assert counted.allocated_bytes <= least, (
-        f"bytes allocated: expected {least} for dx, dw, db and the partial sums, "
+    want = 4 * cols * (rows + 2 * groups + 2)
+    assert counted.allocated_bytes == want, (
+        f"bytes allocated: expected {want} for dx, dw, db and the sums of {groups} programs, "
         f"found {counted.allocated_bytes}"
     )
 
