@@ -19,7 +19,7 @@ def _kept(seed, counter, threshold, BLOCK: tl.constexpr):
     return words >= threshold.to(tl.uint32)
 
 
-# every seed and every offset is served by one build
+# not specialized: no seed, offset or threshold needs a build of its own for being 1, or 16 n
 @triton.jit(do_not_specialize=["seed", "offset", "threshold"])
 def _dropout_kernel(x_ptr, y_ptr, n, seed, offset, threshold, scale, BLOCK: tl.constexpr):
     # int64: a tensor may have more than 2**31 elements, and offset may lie anywhere

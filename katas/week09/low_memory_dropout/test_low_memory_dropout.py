@@ -18,9 +18,13 @@ def test_the_first_words_of_the_published_generator(kata, device):
     # key 0, counter 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8 (known answers of Random123)
     first = 0x6627E8D5 / 2**32  # a word that equals the threshold is kept
     masks = {first: [1, 1, 1, 1], first + 2**-32: [0, 1, 1, 1], 0.61: [0, 1, 1, 0]}
+    masks[first + 0.75 * 2**-32] = [1, 1, 1, 1]  # int() cuts off
+    seeds = torch.zeros(1, dtype=torch.int64, device=device)
     for p, mask in masks.items():
         y = kata.low_memory_dropout(ones(4, device), p, seed=0)
-        assert (y != 0).int().tolist() == mask
+        assert (y != 0).int().tolist() == mask, f"kept of 4 at p = {p!r}"
+        y = kata.dropout_rows(ones(4, device)[None], p, seeds)[0]
+        assert (y != 0).int().tolist() == mask, f"kept of a row of 4 at p = {p!r}"
 
 
 def test_kept_pairs_are_as_frequent_as_independent_ones(kata, device):
@@ -39,18 +43,30 @@ def test_a_tensor_in_parts_has_the_mask_of_the_whole(kata, device):
 
 def test_dropped_is_plus_zero_whatever_it_was(kata, oracle, device):
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), -1.0] * 16, device=device)
-    y = kata.low_memory_dropout(x, 0.5, 5)
     dropped = ~oracle.kept(64, 0.5, 5).to(device)
-    assert y[dropped].tolist() == [0.0] * int(dropped.sum())
-    assert not torch.signbit(y[dropped]).any(), "expected +0 where dropped, found -0"
-    assert_matches(y[~dropped], x[~dropped].double() * 2)
+    seeds = torch.tensor([5], device=device)
+    for y in (kata.low_memory_dropout(x, 0.5, 5), kata.dropout_rows(x[None], 0.5, seeds)[0]):
+        assert y[dropped].tolist() == [0.0] * int(dropped.sum())
+        assert not torch.signbit(y[dropped]).any(), "expected +0 where dropped, found -0"
+        assert_matches(y[~dropped], x[~dropped].double() * 2)
 
 
 def test_float16_is_scaled_in_float32(kata, oracle, device):
     x = torch.linspace(-4, 4, 3000, device=device).to(torch.float16)
-    y = kata.low_memory_dropout(x, 0.3, 9)
     kept = oracle.kept(3000, 0.3, 9).to(device)
-    assert_matches(y[kept], x[kept].double() / 0.7)
+    seeds = torch.tensor([9], device=device)
+    for y in (kata.low_memory_dropout(x, 0.3, 9), kata.dropout_rows(x[None], 0.3, seeds)[0]):
+        assert_matches(y[kept], x[kept].double() / 0.7)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 5), (3, 0)], ids=["no axis", "three", "empty"])
+def test_any_shape_is_kept(kata, oracle, device, shape):
+    x = torch.randn(shape, device=device, requires_grad=True)
+    y = kata.low_memory_dropout(x, 0.5, 4)
+    assert y.shape == shape
+    assert_matches(y, oracle.reference(x=x.detach(), p=0.5, seed=4))
+    y.backward(torch.ones_like(x))
+    assert_matches(x.grad, oracle.reference(x=torch.ones_like(x), p=0.5, seed=4))
 
 
 # ---- the backward pass ---------------------------------------------------------------------
@@ -80,8 +96,9 @@ def test_a_gradient_that_is_not_contiguous(kata, oracle, device):
 def test_two_passes_are_in_flight(kata, oracle, device):
     x = torch.ones(500, device=device, requires_grad=True)
     first, second = kata.low_memory_dropout(x, 0.5, 3), kata.low_memory_dropout(x, 0.25, 4, 8)
-    (gradient,) = torch.autograd.grad(first.sum(), x)
-    assert_matches(gradient, oracle.reference(x=x.detach(), p=0.5, seed=3))
+    for _ in range(2):  # the graph is kept: one forward pass, two backward
+        (gradient,) = torch.autograd.grad(first.sum(), x, retain_graph=True)
+        assert_matches(gradient, oracle.reference(x=x.detach(), p=0.5, seed=3))
     (gradient,) = torch.autograd.grad(second.sum(), x)
     assert_matches(gradient, oracle.reference(x=x.detach(), p=0.25, seed=4, offset=8))
 
@@ -150,18 +167,22 @@ def test_no_rows_and_no_columns(kata, device, shape):
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("says", "change"),
     [
-        ("seeds", {"seeds": torch.zeros(3, dtype=torch.int64)}),
-        ("seeds", {"seeds": torch.zeros(2, dtype=torch.int32)}),
-        ("p", {"p": 1.0}),
-        ("x", {"x": torch.ones(2, 4)[:, ::2]}),
-        ("x", {"x": torch.ones(2, 4, dtype=torch.float64)}),
-        ("x", {"x": torch.ones(2)}),
+        ("seeds: ", {"seeds": torch.zeros(3, dtype=torch.int64)}),
+        ("seeds: ", {"seeds": torch.zeros(2, 1, dtype=torch.int64)}),
+        ("seeds: ", {"seeds": torch.zeros(2, dtype=torch.int32)}),
+        ("p: ", {"p": 1.0}),
+        ("x: .*contiguous", {"x": torch.ones(2, 4)[:, ::2]}),
+        ("x: ", {"x": torch.ones(2, 4, dtype=torch.float64)}),
+        ("x: ", {"x": torch.ones(2)}),
     ],
-    ids=["three seeds", "int32 seeds", "p of 1", "strided columns", "float64", "one axis"],
+    ids=[
+        *("three seeds", "a column of seeds", "int32 seeds", "p of 1", "strided columns"),
+        *("float64", "one axis"),
+    ],
 )
-def test_rows_are_checked(kata, name, change):
+def test_rows_are_checked(kata, says, change):
     given = {"x": torch.ones(2, 4), "p": 0.5, "seeds": torch.zeros(2, dtype=torch.int64)}
-    with pytest.raises(ValueError, match=f"^{name}: "):
+    with pytest.raises(ValueError, match=f"^{says}"):
         kata.dropout_rows(**given | change)
