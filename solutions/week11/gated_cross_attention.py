@@ -66,8 +66,8 @@ def gated_cross_attention(
     """
     Let each token attend to the latents of image `media_id`, counted from 1, or to none if 0.
 
-    An empty `cache` is filled from `media`; of a filled one keys and values are taken as they are,
-    and `media` is not looked at.
+    An empty `cache` is filled from `media`, unless the call is refused; of a filled one keys and
+    values are taken as they are, and `media` is not looked at.
 
     Raises:
         ValueError: the width of `x` or `media` is not the block's, there is neither `media` nor a
@@ -82,6 +82,8 @@ def gated_cross_attention(
     images, latents = k.shape[2:4]
     if ((media_id < 0) | (media_id > images)).any():
         raise ValueError(f"media_id: expected 0 to {images}, the images there are")
+    if cache is not None:  # not before the last check: a refused call leaves it empty
+        cache.k, cache.v = k, v
     q = block.to_q(block.norm(x)).unflatten(-1, (block.heads, -1)).transpose(1, 2)  # [b, h, s, dh]
     scores = q @ k.flatten(2, 3).mT * q.shape[-1] ** -0.5
     owner = torch.arange(images * latents, device=x.device) // latents + 1
@@ -123,6 +125,4 @@ def _keys_and_values(
         raise ValueError(f"media: expected width {block.d_vis}, found {media.shape[-1]}")
     both = block.to_kv(media).unflatten(-1, (2, block.heads, block.d // block.heads))
     k, v = both.movedim((3, 4), (0, 2))  # each [b, h, i, m, d_head]
-    if cache is not None:
-        cache.k, cache.v = k, v
     return k, v

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.judge import assert_matches
-from harness.meters.dispatch import flop_meter
+from harness.meters.dispatch import alive_bytes, flop_meter
 
 
 def judged(kata, oracle, block, x, media, media_id):
@@ -37,13 +37,17 @@ def test_half_precision(kata, oracle, device, seed):
     block = oracle.make_block(kata, seed, device=device).half()
     x, media, ids = oracle.make_inputs(seed, [[0, 1, 2], [1, 1, 1]], 2, device=device)
     judged(kata, oracle, block, x.half(), media.half(), ids)
+    cache = kata.MediaCache()
+    with torch.no_grad():
+        kata.gated_cross_attention(block, x.half(), media.half(), ids, cache)
+    assert [cache.k.dtype, cache.v.dtype] == [torch.float16] * 2
 
 
 def test_large_scores_stay_finite(kata, oracle, device, seed):
     block = oracle.make_block(kata, seed, device=device)
     x, media, ids = oracle.make_inputs(seed, [[0, *[1, 2] * 6]], 2, device=device)
-    # scores of a million, many of them negative; alike for an image, so that no digit matters
-    judged(kata, oracle, block, x, 1e6 * media[:, :, :1].expand(media.shape), ids)
+    # many of them negative; alike for an image, so that no digit matters
+    judged(kata, oracle, block, x, 1e12 * media[:, :, :1].expand(media.shape), ids)
 
 
 def test_one_head_and_other_widths(kata, oracle, device, seed):
@@ -100,7 +104,7 @@ def test_decoding_with_the_cache_is_the_full_pass(kata, oracle, device, seed):
     with torch.no_grad():
         parts = [kata.gated_cross_attention(block, x[:, :1], media, ids[:, :1], cache)]
         assert list(cache.k.shape) == list(cache.v.shape) == [2, 4, 2, 5, 4]
-        for at, ignored in ((1, None), (2, media[:, :, :, :3]), (3, -media)):
+        for at, ignored in ((1, None), (2, media[:, :1, :, :3]), (3, -media)):
             own = slice(at, at + 1)
             parts.append(kata.gated_cross_attention(block, x[:, own], ignored, ids[:, own], cache))
     assert_matches(
@@ -123,6 +127,15 @@ def test_caches_are_told_apart(kata, oracle, device, seed):
     )
 
 
+def test_without_a_cache_nothing_is_kept(kata, oracle, device, seed):
+    block = oracle.make_block(kata, seed, device=device)
+    x, media, ids = oracle.make_inputs(seed, [[0, 1, 2]], 2, device=device)
+    before = alive_bytes()
+    with torch.no_grad():
+        kata.gated_cross_attention(block, x, media, ids)
+    assert alive_bytes() - before == 0
+
+
 def test_media_are_projected_once(kata, oracle, cost, seed):
     block = oracle.make_block(kata, seed, d=32, heads=4, d_vis=48)
     x, media, ids = oracle.make_inputs(
@@ -142,9 +155,15 @@ def test_index_counts_the_images_so_far(kata, oracle, device):
     ids = torch.tensor(
         [[5, oracle.IMAGE, 6, oracle.IMAGE, oracle.IMAGE], [1, 2, 3, 4, oracle.IMAGE]]
     )
-    found = kata.media_index(ids.to(device), oracle.IMAGE)
-    assert found.dtype == torch.int64
-    assert found.tolist() == [[0, 1, 1, 2, 3], [0, 0, 0, 0, 1]]
+    for dtype in (torch.int64, torch.int32):
+        given = ids.to(device, dtype)
+        found = kata.media_index(given, oracle.IMAGE)
+        assert found.dtype == torch.int64
+        assert found.tolist() == [[0, 1, 1, 2, 3], [0, 0, 0, 0, 1]]
+        assert given.tolist() == ids.tolist(), "input_ids were changed"
+    # more than float16 can count
+    video = torch.full((1, 3001), oracle.IMAGE, device=device)
+    assert kata.media_index(video, oracle.IMAGE)[0, -1] == 3001
     assert kata.media_index(ids[:, :0].to(device), oracle.IMAGE).shape == (2, 0)
 
 
@@ -175,6 +194,7 @@ def test_images_that_are_not_there_are_refused(kata, oracle, seed, wrong, cached
     ids[0, 1] = wrong
     with pytest.raises(ValueError, match="^media_id: "):
         kata.gated_cross_attention(block, x, media, ids, cache)
+    assert (cache.k is not None) == cached, "the refused call filled the cache"
 
 
 def test_other_widths_and_missing_media_are_refused(kata, oracle, seed):
