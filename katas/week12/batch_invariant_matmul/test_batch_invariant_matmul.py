@@ -41,13 +41,16 @@ def test_any_batch_of_rows_has_the_bits_of_the_whole(kata, device, picked, dtype
 
 
 @pytest.mark.parametrize("k", [40, 35], ids=["aligned rows", "odd rows"])
-def test_first_rows_have_the_same_bits_in_every_number_of_rows(kata, device, k):
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_rows_have_the_same_bits_in_every_number_of_rows(kata, device, end, k):
+    # the last rows stand elsewhere in a part than in the whole: in another tile, in another place
     a, b = operands(70, k, 8, torch.float32, device)
     whole = bits(kata.batch_invariant_matmul(a, b))
     for m in (1, 7, 16, 17, 33, 64):
-        part = bits(kata.batch_invariant_matmul(a[:m], b))
-        rows = (part != whole[:m]).any(dim=1).nonzero().flatten().tolist()
-        assert rows == [], f"the first {m} of 70 rows: other bits in rows {rows}"
+        those = slice(m) if end == "first" else slice(70 - m, 70)
+        part = bits(kata.batch_invariant_matmul(a[those], b))
+        rows = (part != whole[those]).any(dim=1).nonzero().flatten().tolist()
+        assert rows == [], f"the {end} {m} of 70 rows: other bits in rows {rows} of them"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
@@ -97,6 +100,12 @@ def test_all_numbers_of_rows_have_one_build(compiled, cost):
     # 1 and multiples of 16 are what Triton builds into a kernel
     builds = {compiled(target="sm_90", m=m, **BUILD)[0].ptx for m in (1, 16, 17, 100, 4096)}
     cost.check("builds", len(builds))
+
+
+def test_float32_has_one_build_too(compiled):
+    case = {**BUILD, "dtype": "float32"}
+    builds = {compiled(target="sm_80", m=m, **case)[0].ptx for m in (1, 17, 4096)}
+    assert len(builds) == 1, f"1, 17 and 4096 rows: expected one build, found {len(builds)}"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,9 @@ def test_first_divergence_finds_none_in_yours(kata, device):
     assert kata.first_divergence(kata.batch_invariant_matmul, a, b, [17, 5]) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 def test_first_divergence_compares_bits(kata, device, dtype):
     a = torch.zeros(3, 2, dtype=dtype, device=device)
     b = torch.zeros(2, 2, dtype=dtype, device=device)
