@@ -153,6 +153,11 @@ def _hide_key_3(s, b, h, qi, ki):
 
 
 @triton.jit
+def _later_is_inf(s, b, h, qi, ki):
+    return tl.where(ki > qi, float("inf"), s)
+
+
+@triton.jit
 def _by_batch(s, b, h, qi, ki):
     return s * (b + 1) + (qi + 2 * ki + h) % 3
 
@@ -177,6 +182,7 @@ SCORES = {
     "soft_cap": Score(_soft_cap, _dense_soft_cap),
     "capped_alibi": Score(_capped_alibi, lambda s, *at: _dense_alibi(_dense_soft_cap(s), *at)),
     "hide_key_3": Score(_hide_key_3, lambda s, b, h, qi, ki: s.masked_fill(ki == 3, -math.inf)),
+    "later_is_inf": Score(_later_is_inf, lambda s, b, h, qi, ki: s.masked_fill(ki > qi, math.inf)),
     "by_batch": Score(
         _by_batch, lambda s, b, h, qi, ki: s * (b + 1) + torch.remainder(qi + 2 * ki + h, 3)
     ),

@@ -49,6 +49,21 @@ def test_hidden_pairs_stay_hidden_whatever_their_scores(kata, oracle, device, se
     assert float(o.abs().max()) < 100
 
 
+def test_infinite_scores_of_hidden_pairs_do_not_count(kata, oracle, device, seed):
+    # in the tiles on the diagonal, and past the last key: infinity that is hidden, not added to
+    assert_right(kata, oracle, draw(oracle, device, seed, sq=35, sk=40, score="later_is_inf"))
+
+
+def test_scores_are_kept_in_float32(kata, oracle, device, seed):
+    # 1024 + j / 8, where float16 has steps of 1: the softmax does not see what all have in common
+    inputs = draw(oracle, device, seed, sk=40, mask="everything", scale=1.0)
+    inputs["q"].zero_()[..., :2] = torch.tensor([32.0, 1.0])
+    inputs["k"].zero_()[..., 1] = torch.arange(40) / 8
+    want, trusted = oracle.reference(**inputs), oracle.same_precision(**inputs)
+    inputs["k"][..., 0] = 32.0
+    assert_matches(kata.flex_attention(**inputs), want, same_precision=trusted)
+
+
 @pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
 def test_scores_far_from_zero(kata, oracle, device, seed, sign):
     # scores of at least 16 · 100 / 4: exp of them is inf, of their negatives 0
@@ -76,11 +91,13 @@ def test_sums_are_kept_in_float32(kata, oracle, device, seed):
 
 
 def test_a_query_that_sees_no_key_gets_zero(kata, oracle, device, seed):
-    # the first sees nothing by its score, the last 30 of 40 because no key is later than they are
-    inputs = draw(oracle, device, seed, sq=40, sk=11, mask="later", score="hide_key_3")
+    # of 11 keys none is later than the last 30 queries
+    inputs = draw(
+        oracle, device, seed, sq=40, sk=11, mask="later", score="hide_key_3", dtype=torch.float32
+    )
     inputs["v"].fill_(1.0)
     o = kata.flex_attention(**inputs)
-    assert o[0, 0, :, 0].tolist() == [1.0] * 10 + [0.0] * 30
+    assert o[0, 0, :, 0].half().tolist() == [1.0] * 10 + [0.0] * 30
 
 
 def test_a_query_whose_only_key_scores_minus_infinity_gets_zero(kata, oracle, device, seed):
@@ -129,6 +146,11 @@ def test_each_tensor_has_strides_of_its_own(kata, oracle, device, seed):
     inputs = draw(oracle, device, seed, b=2, h=2, sq=4, sk=40, layout="cache")
     inputs["v"] = inputs["v"].mT.contiguous().mT
     assert_right(kata, oracle, inputs)
+
+
+def test_the_result_is_contiguous_whatever_the_queries_are(kata, oracle, device, seed):
+    inputs = draw(oracle, device, seed, b=2, h=2, sq=5, sk=5, layout="bshd")
+    assert kata.flex_attention(**inputs).stride() == (160, 80, 16, 1)
 
 
 # ---- what is not done ----------------------------------------------------------------------
@@ -225,6 +247,11 @@ def test_tiles_are_sorted(kata, oracle, mask, sq, sk):
 )
 def test_tiles_of_any_size_are_sorted(kata, oracle, mask, sq, sk, block):
     assert_lists(kata, oracle, oracle.MASKS[mask], 1, 2, sq, sk, block)
+
+
+def test_large_tiles_are_counted_exactly(kata, oracle):
+    # 65535 of 65536 pairs: more than int16 holds, and all of them to float16
+    assert_lists(kata, oracle, oracle.MASKS["hole"], 1, 1, 256, 256, 256)
 
 
 def test_columns_rise_within_a_row(kata, oracle):
