@@ -80,14 +80,15 @@ class VirtualKernel(triton.KernelInterface):
     The kernel on a GPU that is not there.
 
     A launch adds up the tiles of its grid, if its configuration fits; `log` has the numbers of all
-    that were launched, `grids` their programs, and `refused` those that did not fit.
+    that were launched, `grids` their programs, and `refused` those that did not fit. `given` is
+    c, a and b of the last launch.
     """
 
     def __init__(self, like, found, limits):
         self.arg_names = like.arg_names
         self.fn = FunctionType((lambda: None).__code__, {}, "accumulate_kernel")
         self.found, self.limits = found, limits
-        self.log, self.grids, self.refused = [], [], []
+        self.log, self.grids, self.refused, self.given = [], [], [], []
 
     def run(self, *args, grid, warmup=False, **options):
         given = {**dict(zip(self.arg_names, args, strict=False)), **options}
@@ -101,7 +102,7 @@ class VirtualKernel(triton.KernelInterface):
         programs = grid(given) if callable(grid) else grid
         self.grids.append(tuple(programs))
         rows, cols = programs[0] * tile[0], programs[1] * tile[1]
-        c, a, b = (given[f"{name}_ptr"] for name in "cab")
+        self.given = c, a, b = [given[f"{name}_ptr"] for name in "cab"]
         c[:rows, :cols] += (a[:rows].double() @ b[:, :cols].double()).float()
 
 

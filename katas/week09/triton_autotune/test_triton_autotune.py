@@ -103,7 +103,7 @@ def test_equal_predictions_keep_their_order(kata, oracle):
     tiles = [(64, 64, 64, stages, warps) for stages in (2, 3, 4) for warps in (4, 8)]
     builds = dict.fromkeys(tiles, kata.Build(registers=100, spills=0, shared_bytes=65_536))
     for order in (tiles, tiles[::-1]):
-        configs = [oracle.config(*tile) for tile in order]
+        configs = tuple(oracle.config(*tile) for tile in order)
         found = kata.prune(configs, 512, 512, 512, kata.LIMITS["h100"], oracle.Compiler(builds))
         assert [oracle.tile_of(one) for one in found] == order
 
@@ -114,16 +114,20 @@ def test_one_is_left_where_all_spill(kata, oracle):
         tile: replace(build, spills=0) for tile, build in oracle.builds(kata, "sm_80").items()
     }
     want = oracle.worth_timing(kata, kata.CONFIGS, sizes, limits, builds)[:1]
-    compiler = oracle.Compiler({tile: replace(one, spills=8) for tile, one in builds.items()})
+    # the others spill less
+    compiler = oracle.Compiler(
+        {tile: replace(one, spills=64 if tile in want else 8) for tile, one in builds.items()}
+    )
     found = kata.prune(kata.CONFIGS, *sizes, limits, compiler)
     assert [oracle.tile_of(one) for one in found] == want
+    assert len(set(compiler.asked)) == len(compiler.asked), "a configuration was compiled twice"
 
 
 def test_what_no_program_may_have_is_told(kata, oracle):
     limits = replace(kata.LIMITS["h100"], shared_bytes=18_431)
     compiler = oracle.Compiler(oracle.builds(kata, "sm_90"))
     with pytest.raises(ValueError, match=r"^configs: .*\b18432\b.*\b18431\b"):
-        kata.prune(kata.CONFIGS, 4096, 4096, 4096, limits, compiler)
+        kata.prune(tuple(reversed(kata.CONFIGS)), 4096, 4096, 4096, limits, compiler)
     assert compiler.asked == [], "compiled what cannot be launched"
 
 
@@ -133,9 +137,14 @@ def test_what_no_program_may_have_is_told(kata, oracle):
 class Tuned:
     """A tuned kernel on a virtual GPU, whose fastest configuration a test may choose."""
 
-    def __init__(self, kata, oracle, gpu="h100", **limits):
+    def __init__(self, kata, oracle, gpu="h100", spares=None, **limits):
         self.limits = replace(kata.LIMITS[gpu], **limits)
         self.builds = oracle.builds(kata, self.limits.arch)
+        if spares:  # all others spill
+            self.builds = {
+                tile: replace(build, spills=0 if tile in spares else 64)
+                for tile, build in self.builds.items()
+            }
         self.compiler = oracle.Compiler(self.builds)
         self.virtual = oracle.VirtualKernel(kata.accumulate_kernel, self.builds, self.limits)
         self.fastest = None
@@ -248,6 +257,22 @@ def test_a_configuration_is_compiled_once(tuned):
     assert len(set(asked)) == len(asked), "a configuration was compiled again for another bucket"
 
 
+def test_builds_differ_by_stages_and_by_warps(tuned):
+    # each has a twin of the same blocks, which comes before it and spills
+    spares = [(64, 64, 32, 5, 4), (64, 64, 128, 2, 8)]
+    timed, _ = tuned(spares=spares).add(100, 100, 100)
+    assert sorted(timed) == spares
+
+
+def test_the_kernel_gets_what_was_given(kata, oracle, tuned):
+    gpu = tuned()
+    wide = oracle.operands(40, 40, 40)
+    c, a, b = wide[0][:, :20], wide[1][:, :30], wide[2][:30, :20]
+    kata.add_matmul_(c, a, b, gpu.kernel)
+    for name, found, want in zip("cab", gpu.virtual.given, (c, a, b), strict=True):
+        assert found.data_ptr() == want.data_ptr(), f"{name}: expected no copy, found one"
+
+
 def test_two_gpus_know_nothing_of_each_other(kata, oracle, tuned):
     one, other = tuned("h100"), tuned("rtx_4090")
     one.add(256, 256, 256)
@@ -325,29 +350,38 @@ def test_columns_with_one_element_may_have_any_stride(oracle, device, add):
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("a", torch.ones(4, 5)),
-        ("a", torch.ones(4, 5, dtype=torch.int16)),
-        ("a", torch.ones(5).half()),
-        ("a", torch.ones(4, 10).half()[:, ::2]),
-        ("b", torch.ones(5, 6).bfloat16()),
-        ("b", torch.ones(4, 6).half()),
-        ("b", torch.ones(5).half()),
-        ("b", torch.ones(6, 5).half().T),
+        ("a", torch.ones(4, 2)),
+        ("a", torch.ones(4, 2, dtype=torch.int16)),
+        ("a", torch.ones(2).half()),
+        ("a", torch.ones(4, 4).half()[:, ::2]),
+        ("b", torch.ones(2, 6).bfloat16()),
+        ("b", torch.ones(1, 6).half()),
+        ("b", torch.ones(2).half()),
+        ("b", torch.ones(6, 2).half().T),
         ("c", torch.ones(4, 6).half()),
         ("c", torch.ones(4, 6).double()),
         ("c", torch.ones(4, 5)),
         ("c", torch.ones(1, 6)),
+        ("c", torch.ones(6, 4)),
         ("c", torch.ones(6, 4).T),
     ],
     ids=[
         *("a float32", "a int16", "a 1-D", "a strided", "b bfloat16", "b too short", "b 1-D"),
-        *("b transposed", "c float16", "c float64", "c too narrow", "c one row", "c transposed"),
+        *("b transposed", "c float16", "c float64", "c too narrow", "c one row", "c turned"),
+        "c transposed",
     ],
 )
 def test_operands_are_checked(kata, tuned, name, wrong):
     gpu = tuned()
-    operands = {"c": torch.ones(4, 6), "a": torch.ones(4, 5).half(), "b": torch.ones(5, 6).half()}
+    operands = {"c": torch.ones(4, 6), "a": torch.ones(4, 2).half(), "b": torch.ones(2, 6).half()}
     operands[name] = wrong
     with pytest.raises(ValueError, match=f"^{name}: "):
         kata.add_matmul_(**operands, tuned=gpu.kernel)
     assert gpu.virtual.log == [], "launched before it was refused"
+
+
+@pytest.mark.parametrize(("m", "k"), [(0, 5), (4, 0)], ids=["no rows", "no terms"])
+def test_operands_of_nothing_are_checked(kata, tuned, m, k):
+    c, a, b = torch.ones(m, 6).half(), torch.ones(m, k).half(), torch.ones(k, 6).half()
+    with pytest.raises(ValueError, match="^c: "):
+        kata.add_matmul_(c, a, b, tuned().kernel)
