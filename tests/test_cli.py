@@ -228,6 +228,16 @@ def test_coverage_names_what_is_not_covered_yet(kata_command):
     assert found["totals"]["milestone"] == {"covered": 1, "all": 1}
 
 
+@pytest.mark.parametrize("part", ["1", "I", "i"])
+def test_a_part_is_told_by_its_number(kata_command, part):
+    of_part = json.loads(kata_command("coverage", "--part", part, "--json").stdout)
+    assert of_part == json.loads(kata_command("coverage", "--week", "1..2", "--json").stdout)
+    assert kata_command("list", "--part", part).stdout == kata_command("list").stdout
+    refused = kata_command("coverage", "--part", "VII")
+    assert "--part: expected 1 to 1, or as in II, found VII." in refused.stderr
+    assert refused.returncode == 2
+
+
 def test_make_targets_are_one_line_over_the_command():
     plain = ["test", "bench", "check", "fix", "scorecard", "setup", "clean", "help"]
     for target in ("kata name=x", *plain):

@@ -8,7 +8,7 @@ import click
 
 from harness.base.errors import DeviceError, UsageProblem, nearest
 from harness.cli import draw
-from harness.cli.house import KATA, KATA_OR_WEEK, WEEKS, House
+from harness.cli.house import KATA, KATA_OR_WEEK, PART, WEEKS, House
 from harness.content.catalog import Week
 from harness.content.kata import BACKENDS, Kata
 
@@ -19,7 +19,7 @@ FORMATS = ("terminal", "html", "svg", "md", "json")
 
 @click.command("list")
 @click.option("--week", "weeks", type=WEEKS, help="A week, or several as in 1..4.")
-@click.option("--part", type=int)
+@click.option("--part", type=PART, help="A part, as in 2 or II.")
 @click.option("--backend", type=click.Choice(BACKENDS))
 @click.option("--concept", help="An id such as 09.4.")
 @click.option("--status", type=click.Choice(LEVELS))
@@ -28,19 +28,13 @@ FORMATS = ("terminal", "html", "svg", "md", "json")
 def list_katas(
     house: House,
     weeks: tuple[int, ...] | None,
-    part: int | None,
+    part: range | None,
     backend: str | None,
     concept: str | None,
     status: str | None,
     as_json: bool,
 ) -> None:
     """Every kata, and where you stand with it."""
-    of_part = None
-    if part is not None:
-        known = {one.id: one.weeks for one in house.curriculum.parts}
-        if part not in known:
-            raise UsageProblem(f"--part: expected 1 to {max(known)}, found {part}.")
-        of_part = known[part]
     items = house.curriculum.items
     if concept is not None and concept not in items:
         raise UsageProblem(
@@ -53,7 +47,7 @@ def list_katas(
         state = str(standing[kata.name].level)
         wanted = (
             (weeks is None or kata.week in weeks)
-            and (of_part is None or kata.week in of_part)
+            and (part is None or kata.week in part)
             and (backend is None or kata.backend == backend)
             and (concept is None or concept in kata.covers)
             and (status is None or state == status)
@@ -100,12 +94,20 @@ def hint(house: House, kata: Kata) -> None:
 
 @click.command()
 @click.option("--week", "weeks", type=WEEKS, help="A week, or several as in 1..4.")
+@click.option("--part", type=PART, help="A part, as in 2 or II.")
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
-def coverage(house: House, weeks: tuple[int, ...] | None, as_json: bool) -> None:
+def coverage(
+    house: House,
+    weeks: tuple[int, ...] | None,
+    part: range | None,
+    as_json: bool,
+) -> None:
     """Every concept, hands-on and milestone: which katas cover it."""
     from harness.content.coverage import coverage_of
 
+    if part is not None:
+        weeks = tuple(week for week in weeks or part if week in part)
     found = coverage_of(house.curriculum, weeks)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from harness.learner.workspace import Workspace
 
 
+ROMAN = ("I", "II", "III", "IV", "V", "VI")
+
+
 @dataclass
 class House:
     """The project at `root`; each part is opened when first asked for."""
@@ -241,6 +244,29 @@ class WeekNumbers(click.ParamType):  # type: ignore[type-arg]
         return weeks
 
 
+class PartWeeks(click.ParamType):  # type: ignore[type-arg]
+    """A part of the curriculum, as in 2 or II: its weeks."""
+
+    name = "part"
+
+    def convert(
+        self,
+        value: str | range,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> range:
+        """The numbers of its weeks."""
+        if isinstance(value, range):
+            return value
+        assert ctx is not None
+        parts: dict[str, range] = {str(one.id): one.weeks for one in ctx.obj.curriculum.parts}
+        number = str(ROMAN.index(value.upper()) + 1) if value.upper() in ROMAN else value
+        if number not in parts:
+            raise UsageProblem(f"--part: expected 1 to {len(parts)}, or as in II, found {value}.")
+        return parts[number]
+
+
 KATA = KataName()
 KATA_OR_WEEK = KataOrWeek()
 WEEKS = WeekNumbers()
+PART = PartWeeks()
