@@ -86,7 +86,7 @@ def binned(
     x: Float[Tensor, "rows cols"], edges: Float[Tensor, " edges"], table: Float[Tensor, " bins"]
 ) -> Float[Tensor, "rows cols"]:
     """`oracle.binned` without NumPy: each element times the entry of its bin."""
-    return x * table[torch.bucketize(x.detach(), edges, right=True)]
+    return x * table[torch.bucketize(x, edges, right=True)]
 
 
 def sorted_rows(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
@@ -98,7 +98,8 @@ def smoothed(x: Float[Tensor, "rows cols"], decay: float) -> Float[Tensor, "rows
     """`oracle.smoothed` without a loop: row t is the sum of decay^(t - s) · row s up to t."""
     at = torch.arange(x.shape[0], device=x.device)
     lag = at[:, None] - at
-    weights = decay ** lag.clamp(min=0).to(x.dtype)
+    # above the diagonal the powers are negative, and may be infinite: left out, not times 0
+    weights = decay ** lag.to(x.dtype)
     return torch.where(lag >= 0, weights, 0.0) @ x
 
 

@@ -66,7 +66,7 @@ def rows_of(length, seed, device="cpu", dtype=torch.float32, cols=3):
 
 
 def inputs(name, seed, device):
-    """Twenty of them: what they are, and the arguments."""
+    """Inputs of every kind: what they are, and the arguments."""
     made = {f"{n} rows": rows_of(n, seed, device) for n in (1, 2, 3, 5, 8, 13, 40)}
     some = made["5 rows"]
     made |= {
@@ -74,6 +74,7 @@ def inputs(name, seed, device):
         "only zeros": some * 0,
         "only negative": -some.abs() - 0.1,
         "only positive": some.abs() + 0.1,
+        "one positive": torch.tensor([[-1.0, 3, 0], [-2, -0.5, 0]], device=device),
         "small": some * 1e-3,
         "large": some * 1e3,
         "strided": rows_of(4, seed, device, cols=8)[:, ::2],

@@ -23,8 +23,12 @@ def wanted(oracle, name, args):
 def trained(fn, *args):
     """Results, and the gradients of a loss that weighs every element of the first of them."""
     # x, and the table of `binned`
+    before = args
     args = [one.clone().requires_grad_() if at in (0, 2) else one for at, one in enumerate(args)]
     found = fn(*args)
+    assert [torch.equal(one, was) for one, was in zip(args[::2], before[::2], strict=True)] == [
+        True for _ in args[::2]
+    ], f"{before}: expected arguments left as they are, found {args}"
     found = found if isinstance(found, tuple) else (found,)
     weights = torch.linspace(-1, 1.5, found[0].numel()).to(found[0])
     (found[0] * weights.view_as(found[0])).sum().backward()
@@ -101,6 +105,9 @@ def test_phrases_in_hints_and_paths_mean_nothing(kata, oracle, which):
     want = told(kata.classify(text))
     text = text.replace("  Hint: ", "  Hint: Tensor.item() ")
     assert told(kata.classify(text)) == want
+    # a reason that ends in a colon says only what was going on
+    text = text.replace("a function call, e.g. f(x, y):", "a function call, e.g. Tensor.tolist():")
+    assert told(kata.classify(text)) == want
     assert told(kata.classify(text.replace(oracle.OWN, "/srv/Tensor.item()/dtype.py"))) == want
 
 
@@ -115,6 +122,40 @@ def test_lines_before_the_first_head_belong_to_no_record(kata, oracle):
 def test_only_the_failed_guard_is_read_not_the_code_behind_it(kata, oracle):
     text, want = next(part for part in oracle.records() if part[1] == [("value", 99)])
     text = text.replace("# return x.reshape(n, -1)", "# return x.size()[0] * G['dtype mismatch']")
+    assert told(kata.classify(text)) == want
+
+
+@pytest.mark.parametrize("blanks", [0, 2], ids=["none", "two"])
+def test_any_number_of_blank_lines_stands_before_what_names_the_cause(kata, oracle, blanks):
+    text, want = next(part for part in oracle.records() if part[1] == [("scalar", 57)])
+    lines = text.splitlines()
+    assert lines[1].endswith(":")
+    assert lines[2].endswith("[__graph_breaks] ")
+    found = kata.classify("\n".join(lines[:2] + lines[2:3] * blanks + lines[3:]))
+    assert told(found) == want
+
+
+def test_frames_and_graphs_of_any_number_are_read(kata, oracle):
+    text, want = next(part for part in oracle.records() if part[1] == [("value", 99)])
+    assert told(kata.classify(text.replace("- 0/0:", "- 12/10:"))) == want
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "# [__graph_breaks] Graph break in user code at other.py:1",
+        "# [__recompiles] Recompiling function f in other.py:1",
+        "# Graph break in user code at other.py:1",
+        "- 0/0: G['dtype mismatch'],",
+    ],
+    ids=["tag and head", "the other tag and head", "head", "guard"],
+)
+def test_quoted_code_is_no_head_and_no_guard(kata, oracle, code):
+    text, want = oracle.records()[0]
+    text = text.replace("if x.norm().item() > limit:", code)
+    assert told(kata.classify(text)) == want
+    text, want = next(part for part in oracle.records() if part[1] == [("value", 99)])
+    text = text.replace("-     return x.reshape(n, -1).sum() * HEADS[0]", "-     " + code)
     assert told(kata.classify(text)) == want
 
 
@@ -153,10 +194,12 @@ def test_results_and_gradients_are_those_of_the_original(kata, oracle, device, s
 def test_what_is_not_positive_may_be_anything(kata, device):
     x = torch.tensor([[-float("inf"), 3.0], [float("nan"), 5.0]], device=device)
     x.requires_grad_()
+    before = repr(x.tolist())
     found = kata.mean_of_positive(x)
     found.backward()
     assert found.item() == 4.0
     assert x.grad.tolist() == [[0.0, 0.5], [0.0, 0.5]]
+    assert repr(x.tolist()) == before
 
 
 @pytest.mark.parametrize("limit", [float("inf"), 0.0, 1e-30], ids=["infinite", "zero", "tiny"])
@@ -207,7 +250,8 @@ class Compiled:
         torch.compiler.reset()
         counters.clear()
         self.graphs, self.counters = [], counters
-        self.fn = torch.compile(fn, backend=self.keep)
+        # called by another function, so that Dynamo minds a `disable` of it
+        self.fn = torch.compile(lambda *args: fn(*args), backend=self.keep)
 
     def keep(self, graph, _inputs):
         self.graphs.append(graph)
