@@ -27,7 +27,7 @@ def _paged_attention_kernel(
     GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    kv_head = tl.program_id(0)  # of all sequences
+    kv_head = tl.program_id(0).to(tl.int64)  # of all sequences
     b, h = kv_head // Hkv, kv_head % Hkv
     length = tl.load(seq_lens_ptr + b * seq_lens_stride)
     table = tables_ptr + b * table_strides[0]
@@ -75,11 +75,11 @@ def _write_kv_kernel(
     k_strides, v_strides, k_cache_strides, v_cache_strides, slots_stride, Hkv,
     BLOCK_SIZE: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0)
+    token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token * slots_stride)
     if slot >= 0:
         block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-        heads = tl.arange(0, BLOCK_H)[:, None]
+        heads = tl.arange(0, BLOCK_H).to(tl.int64)[:, None]
         dims = tl.arange(0, D)[None, :]
         exists = heads < Hkv
         k_ptrs = k_ptr + token * k_strides[0] + heads * k_strides[1] + dims * k_strides[2]
@@ -128,7 +128,7 @@ def paged_attention(
     group = Hq // Hkv
     _paged_attention_kernel[(B * Hkv,)](
         q, k_cache, v_cache, block_tables, seq_lens, o,
-        q.stride(), k_cache.stride(), v_cache.stride(), block_tables.stride(), seq_lens.stride(0),
+        q.stride(), k_cache.stride(), v_cache.stride(), block_tables.stride(), *seq_lens.stride(),
         Hkv, scale * LOG2E,
         GROUP=group, BLOCK_SIZE=block_size, D=D,
         BLOCK_G=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
@@ -165,7 +165,7 @@ def write_kv(
     T, Hkv, D = k.shape
     _write_kv_kernel[(T,)](
         k, v, k_cache, v_cache, slot_mapping,
-        k.stride(), v.stride(), k_cache.stride(), v_cache.stride(), slot_mapping.stride(0),
+        k.stride(), v.stride(), k_cache.stride(), v_cache.stride(), *slot_mapping.stride(),
         Hkv, BLOCK_SIZE=k_cache.shape[1], D=D, BLOCK_H=triton.next_power_of_2(Hkv),
     )  # fmt: skip
 

@@ -1,5 +1,7 @@
 """Blocks that lie anywhere, places that are never read, and tokens that are written and found."""
 
+import mmap
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,6 +31,19 @@ def one_block(k, v):
         "seq_lens": torch.tensor([len(k)], dtype=torch.int32, device=k.device),
         "scale": 1.0,
     }
+
+
+def far_apart(x, axis):
+    """The same values, 2**30 elements from one index of an axis of three to the next."""
+    shape = [x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :]]
+    count = 2**31 + x.numel()
+    if x.is_cuda:
+        room = torch.empty(count, dtype=x.dtype, device=x.device)
+    else:  # what is not touched takes no memory
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        room = torch.frombuffer(mmap.mmap(-1, count * x.itemsize, flags=flags), dtype=x.dtype)
+    inner = torch.empty(shape[1:], device="meta").stride()
+    return room.as_strided(shape, (2**30, *inner)).movedim(0, axis).copy_(x)
 
 
 # ---- where tokens lie ----------------------------------------------------------------------
@@ -76,6 +91,14 @@ def test_table_entries_are_read_as_tokens_need_them(kata, oracle, device, seed, 
     assert loaded <= 2 * 25, (
         f"20 and 5 tokens, 2 key heads: expected <= 50 entries, loaded {loaded}"
     )
+
+
+def test_heads_of_the_caches_may_lie_far_apart(kata, oracle, device, seed):
+    # caches kept head by head: the third of three begins 2**31 elements behind the first
+    inputs = draw(oracle, device, seed, hq=3, hkv=3, s=5)
+    for name in ("k_cache", "v_cache"):
+        inputs[name] = far_apart(inputs[name], axis=2)
+    assert_right(kata, oracle, inputs)
 
 
 # ---- the softmax ---------------------------------------------------------------------------
@@ -132,7 +155,7 @@ def test_sums_are_kept_in_float32(kata, device):
 # ---- writing -------------------------------------------------------------------------------
 
 
-def to_write(device, seed, *, slots, hkv=2, n_blocks=4, block_size=4, dtype=torch.float16):
+def to_write(device, seed, *, slots, hkv=2, n_blocks=5, block_size=4, dtype=torch.float16):
     """Arguments of `write_kv`, none of which lies in memory as another does, all with gaps."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -160,7 +183,7 @@ def written(inputs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
-@pytest.mark.parametrize("hkv", [1, 3])
+@pytest.mark.parametrize("hkv", [1, 17])
 @pytest.mark.parametrize(
     "slots",
     [[0, 15, 4, 3, 7, 8], [5, -1, 2, -1], [-(2**40)], []],
@@ -176,9 +199,11 @@ def test_tokens_are_written_to_their_slots_and_nowhere_else(kata, device, seed, 
 
 
 def test_bits_are_copied(kata, device, seed):
-    special = [-0.0, torch.inf, -torch.inf, torch.nan, 6e-8, 65504.0]
+    # -0.0, both infinities, the least and the largest number, a NaN with a sign and more bits
+    bits = [-(2**15), 0x7C00, 0x7C00 - 2**15, 1, 0x7BFF, 0x7E2A - 2**15]
     inputs = to_write(device, seed, slots=[9])
-    inputs["k"][0, 0, :6] = inputs["v"][0, 1, 10:] = torch.tensor(special, device=device)
+    special = torch.tensor(bits, dtype=torch.int16, device=device).view(torch.float16)
+    inputs["k"][0, 0, :6] = inputs["v"][0, 1, 10:] = special
     kata.write_kv(**inputs)
     for name in "kv":
         found, given = inputs[f"{name}_cache"][2, 1], inputs[name][0]
@@ -187,15 +212,26 @@ def test_bits_are_copied(kata, device, seed):
 
 
 def test_writing_moves_only_the_new_tokens(kata, device, seed, traffic):
-    inputs = to_write(device, seed, slots=[5, -1, 2, 11])
+    inputs = to_write(device, seed, slots=[5, -1, 2, 11], hkv=3)
     with traffic() as moved, moved.operators:
         kata.write_kv(**inputs)
-    each = 3 * 2 * 16 * 2  # three tokens of two heads of 16 float16
+    each = 3 * 3 * 16 * 2  # three tokens of three heads of 16 float16
     found = moved.loaded_bytes, moved.stored_bytes, moved.launches
     expected = f"expected ({2 * each + 4 * 8}, {2 * each}, 1)"
     assert found == (2 * each + 4 * 8, 2 * each, 1), (
         f"3 of 4 tokens: {expected} bytes loaded, stored, and launches, found {found}"
     )
+
+
+@pytest.mark.parametrize(("given", "caches"), [(0, 0), (1, 2)], ids=["tokens_and_blocks", "heads"])
+def test_what_is_written_may_lie_far_apart(kata, device, seed, given, caches):
+    inputs = to_write(device, seed, slots=[11, 0, 6], hkv=3, n_blocks=3)
+    for name, axis in {"k": given, "v": given, "k_cache": caches, "v_cache": caches}.items():
+        inputs[name] = far_apart(inputs[name], axis)
+    want = written(inputs)
+    kata.write_kv(**inputs)
+    for name, expected in want.items():
+        assert torch.equal(inputs[name], expected), f"{name}: expected {expected}"
 
 
 def test_written_tokens_are_attended_to(kata, oracle, device, seed):
@@ -228,12 +264,14 @@ def test_lengths_that_cannot_be_are_refused(kata, oracle, seed, wrong):
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("slot_mapping", torch.tensor([16])),
+        ("slot_mapping", torch.tensor([20])),
         ("slot_mapping", torch.tensor([0], dtype=torch.int32)),
-        ("k_cache", torch.zeros(4, 4, 1, 16, dtype=torch.float16)),
+        ("k_cache", torch.zeros(5, 4, 1, 16, dtype=torch.float16)),
+        ("k", torch.zeros(1, 2, 24, dtype=torch.float16)),
         ("v", torch.zeros(1, 2, 16)),
+        ("v_cache", torch.zeros(5, 4, 2, 16)),
     ],
-    ids=["past_the_caches", "int32_slots", "fewer_heads", "dtypes_differ"],
+    ids=["past_the_caches", "int32_slots", "fewer_heads", "no_head_size", "v", "v_cache"],
 )
 def test_what_cannot_be_written_is_refused(kata, seed, name, wrong):
     inputs = {**to_write("cpu", seed, slots=[3]), name: wrong}
