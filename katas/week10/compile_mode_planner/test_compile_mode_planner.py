@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -174,7 +175,8 @@ def test_an_unknown_mode_is_refused(kata, trace, graph):
 @pytest.mark.parametrize("mode", ["eager", "default", "reduce-overhead", "max-autotune"])
 def test_the_trace_of_the_mode_is_checked(kata, trace, graph, mode):
     good = trace((1, 1))
-    for bad in ([], trace((1, -1))):
+    # checked before a wait forbids the graph
+    for bad in ([], trace((1, -1)), trace((1, 1, None, True), (1, -1))):
         pair = (bad, good) if mode == "eager" else (good, bad)
         with pytest.raises(ValueError, match="^trace: "):
             kata.predict(mode, *pair, graph())
@@ -230,9 +232,8 @@ def menu(kata):
 )  # fmt: skip
 def test_a_mode_has_to_earn_its_compilation(kata, menu, histogram, mode, total):
     costs, call_us = menu()
-    assert kata.choose_mode(histogram, call_us, costs, 1000) == kata.Choice(
-        mode=mode, total_us=total
-    )
+    found = kata.choose_mode(MappingProxyType(histogram), call_us, costs, 1000)
+    assert found == kata.Choice(mode=mode, total_us=total)
 
 
 def test_graphs_have_to_fit(kata, menu):
@@ -341,18 +342,20 @@ def test_no_possible_mode_is_refused(kata, menu):
         ({10: 1000, 11: 100, 90: 1000}, 2, [11, 90]),
         ({10: 1000, 50: 1, 90: 1000}, 2, [10, 90]),
         ({1: 1, 4: 1, 6: 1, 8: 1}, 2, [4, 8]),  # merging what pads least ends at [1, 8]
+        ({1: 1, 2: 1, 4: 1, 6: 1, 9: 1}, 3, [2, 6, 9]),  # of two, 4 and 9 are best
         ({10: 5, 20: 0, 30: 5}, 2, [10, 30]),  # nobody has length 20
         ({10: 5, 20: 0}, 1, [10]),
         ({}, 3, []),
         ({8: 0}, 1, []),
     ],
     ids=[
-        "one", "two", "plenty", "spikes", "near", "between", "not greedy", "count 0",
+        "one", "two", "plenty", "spikes", "near", "between", "not greedy", "nor one more",
+        "count 0",
         "longest of count 0", "empty", "only count 0",
     ],
 )  # fmt: skip
 def test_buckets_end_where_the_calls_are(kata, histogram, max_graphs, expected):
-    assert kata.choose_buckets(histogram, max_graphs) == expected
+    assert kata.choose_buckets(MappingProxyType(histogram), max_graphs) == expected
 
 
 @given(
