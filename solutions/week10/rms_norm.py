@@ -26,8 +26,8 @@ def _rms_norm_kernel(
     h = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=0.0)
     if ADD:
         residual_ptrs = residual_ptr + row * residual_row_stride + cols
-        # rounded: what is normalised is what the next layer will find in the residual
-        h = (h + tl.load(residual_ptrs, mask=mask, other=0.0)).to(dtype)
+        # in the dtype of x: what is normalised is what the next layer will find in the residual
+        h += tl.load(residual_ptrs, mask=mask, other=0.0)
         tl.store(residual_ptrs, h, mask=mask)
 
     h = h.to(tl.float32)  # [BLOCK] fp32
@@ -35,7 +35,7 @@ def _rms_norm_kernel(
     x_hat = h * rstd
     w = tl.load(w_ptr + cols, mask=mask).to(tl.float32)
     y = x_hat * (w + 1.0) if GEMMA else x_hat.to(dtype) * w
-    tl.store(y_ptr + row * n_cols + cols, y.to(dtype), mask=mask)
+    tl.store(y_ptr + row * n_cols + cols, y, mask=mask)
     tl.store(rstd_ptr + row, rstd)
 
 
@@ -64,7 +64,7 @@ def _rms_norm_bwd_kernel(
         dx_hat = dy * w
         along_x_hat = tl.sum(dx_hat * x_hat) / n_cols
         dh = rstd * (dx_hat - x_hat * along_x_hat)
-        tl.store(dh_ptr + row * n_cols + cols, dh.to(dh_ptr.dtype.element_ty), mask=mask)
+        tl.store(dh_ptr + row * n_cols + cols, dh, mask=mask)
     tl.store(partial_ptr + group * n_cols + cols, dw, mask=mask)
 
 
@@ -78,8 +78,7 @@ def _sum_groups_kernel(
         groups = start + tl.arange(0, BLOCK_G)
         mask = (groups[:, None] < n_groups) & (cols[None, :] < n_cols)
         acc += tl.load(partial_ptr + groups[:, None] * n_cols + cols[None, :], mask=mask, other=0.0)
-    dw = tl.sum(acc, axis=0).to(dw_ptr.dtype.element_ty)
-    tl.store(dw_ptr + cols, dw, mask=cols < n_cols)
+    tl.store(dw_ptr + cols, tl.sum(acc, axis=0), mask=cols < n_cols)
 
 
 def rms_norm(
