@@ -133,7 +133,7 @@ def read_inductor(code: str) -> list[Kernel]:
     Raises:
         ValueError: there is no `call`; the message begins with "code".
     """
-    _, found, body = code.partition("    def call(self, args):\n")
+    _, found, body = code.rpartition("    def call(self, args):\n")
     if not found:
         raise ValueError("code: expected Inductor's, with a `call`, found none")
     kernels, ops = [], ()
@@ -142,7 +142,7 @@ def read_inductor(code: str) -> list[Kernel]:
             break
         if told := re.match(r"\s*# .*Original ATen: \[(.*)\]", line):
             ops = tuple(re.findall(r"[\w.]+", told[1]))
-        elif ran := re.match(r"\s*(triton_\w+)\.run\(", line):
+        elif ran := re.match(r"\s*(\w+)\.run\(", line):
             kernels.append(Kernel(ran[1], KINDS.get(ran[1][:11], "extern"), ops))
         elif ran := re.match(r"\s*(?:\w+ = )?(extern_kernels\.\w+|torch\.ops\.[\w.]+)\(", line):
             kernels.append(Kernel(ran[1], "extern", ops))

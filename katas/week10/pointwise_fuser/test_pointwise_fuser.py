@@ -332,6 +332,7 @@ def test_a_kernel_is_read_as_often_as_it_is_launched(kata, oracle):
         ("triton_red_fused_sum_9", "reduction"),
         ("triton_poi_fused_per_red_9", "pointwise"),
         ("triton_tem_fused_mm_9", "extern"),
+        ("multi_kernel_9", "extern"),
     ],
 )
 def test_a_kernel_is_of_the_kind_its_name_begins_with(kata, oracle, name, kind):
@@ -356,6 +357,21 @@ def test_operators_are_named_as_they_are(kata, oracle, told, names):
 def test_the_call_ends_where_the_class_does(kata, oracle):
     code = oracle.inductor() + f"\n\ndef benchmark():\n{RUN}buf18)\n"
     assert len(kata.read_inductor(code)) == 9
+
+
+def test_the_call_is_that_of_the_last_class(kata, oracle):
+    code = oracle.inductor()
+    at = code.index("class Runner")
+    before = f"class Runner:\n    def call(self, args):\n{RUN}buf0)\n\nNAME = 1\n\n"
+    assert len(kata.read_inductor(code[:at] + before + code[at:])) == 9
+
+
+def test_an_operator_of_ones_own_is_a_launch(kata, oracle):
+    own = "torch.ops.mylib.attend.default("
+    code = oracle.inductor()
+    launch = "torch.ops.aten._scaled_dot_product_cudnn_attention.default("
+    found = kata.read_inductor(code.replace(launch, own))[2]
+    assert (found.name, found.kind) == (own[:-1], "extern")
 
 
 def test_code_without_a_call_is_refused(kata, oracle):
