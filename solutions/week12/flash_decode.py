@@ -99,14 +99,14 @@ def _merge_kernel(
         lse = tl.load(lse_ptr + slots, mask=splits < used, other=-float("inf"))  # [BLOCK_S] fp32
         part_ptrs = part_ptr + slots[:, None] * D + dims[None, :]
         part = tl.load(part_ptrs, mask=splits[:, None] < used, other=0.0)  # [BLOCK_S, D] fp32
-        new_max = tl.maximum(row_max, tl.max(lse, axis=0))
+        new_max = tl.maximum(row_max, tl.max(lse))
         weights = tl.exp2(lse - new_max)
         alpha = tl.exp2(row_max - new_max)
         row_max = new_max
-        row_sum = row_sum * alpha + tl.sum(weights, axis=0)
+        row_sum = row_sum * alpha + tl.sum(weights)
         acc = acc * alpha + tl.sum(weights[:, None] * part, axis=0)
-    o = acc / tl.where(row_sum == 0.0, 1.0, row_sum)  # a sequence without keys: 0
-    tl.store(o_ptr + row * D + dims, o.to(o_ptr.dtype.element_ty))
+    # the largest lse weighs 1, so the sum is below 1 for a sequence without keys only: 0 / 1
+    tl.store(o_ptr + row * D + dims, acc / tl.maximum(row_sum, 1.0))
 
 
 def flash_decode(
@@ -140,8 +140,6 @@ def flash_decode(
     _check(q, k, v, seq_lens, split_size)
     (B, Hq, D), (_, Hkv, S, _) = q.shape, k.shape
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if not o.numel():
-        return o
     # from the room for keys alone: a number that followed the batch would change the sums
     split_size = min(split_size, max(S, 1))  # sums with it stay below 2³¹
     num_splits = triton.cdiv(S, split_size)
@@ -149,14 +147,13 @@ def flash_decode(
     lse = torch.empty((B, Hq, num_splits), dtype=torch.float32, device=q.device)
     group = Hq // Hkv
     config = CPU if not q.is_cuda else FP32 if q.itemsize > 2 else GPU
-    if num_splits:
-        _split_kernel[(B * Hkv * num_splits,)](
-            q, k, v, seq_lens, part, lse,
-            q.stride(), k.stride(), v.stride(), seq_lens.stride(0),
-            Hkv, num_splits, split_size, D**-0.5 * LOG2E,
-            GROUP=group, D=D, BLOCK_G=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
-            BLOCK_N=config.n, num_warps=config.warps, num_stages=config.stages,
-        )  # fmt: skip
+    _split_kernel[(B * Hkv * num_splits,)](
+        q, k, v, seq_lens, part, lse,
+        q.stride(), k.stride(), v.stride(), seq_lens.stride(0),
+        Hkv, num_splits, split_size, D**-0.5 * LOG2E,
+        GROUP=group, D=D, BLOCK_G=max(MIN_DOT_ROWS, triton.next_power_of_2(group)),
+        BLOCK_N=config.n, num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
     _merge_kernel[(B * Hq,)](
         part, lse, seq_lens, o, seq_lens.stride(0), Hq, num_splits, split_size,
         D=D, BLOCK_S=MERGED_AT_ONCE,
@@ -187,7 +184,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, split_size: int) -
             f"{seq_lens.dtype} on {seq_lens.device}"
         )
     # on a GPU a look at the lengths would wait for all work before it
-    if not q.is_cuda and b and not 0 <= int(seq_lens.min()) <= int(seq_lens.max()) <= k.shape[2]:
+    if not q.is_cuda and b and (seq_lens.min() < 0 or seq_lens.max() > k.shape[2]):
         raise ValueError(f"seq_lens: expected 0 to {k.shape[2]}, found {seq_lens.tolist()}")
     if split_size < 1:
         raise ValueError(f"split_size: expected at least 1, found {split_size}")
