@@ -116,6 +116,21 @@ def test_one_number_a_row_does_not_join_where_nothing_is_reduced(kata, oracle):
     want = [{"sigmoid"}, {"mul"}]
     assert fused(kata, oracle, gated, rows(4, 6), rows(4, 1)) == want
 
+    def gated_later(x, gate):
+        return aten.mul.Tensor(aten.exp.default(x), aten.sigmoid.default(gate))
+
+    want = [{"sigmoid"}, {"exp", "mul"}]
+    assert fused(kata, oracle, gated_later, rows(4, 6), rows(4, 1)) == want
+
+
+def test_one_number_a_row_may_come_first(kata, oracle):
+    def gated(x, gate):
+        y = aten.mul.Tensor(x, aten.sigmoid.default(gate))
+        return aten.sub.Tensor(y, aten.mean.dim(y, [-1], True))
+
+    want = [{"sigmoid", "mul", "mean", "sub"}]
+    assert fused(kata, oracle, gated, rows(4, 6), rows(4, 1)) == want
+
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 6), (1, 6)], ids=["wide", "square", "one row"])
 def test_a_vector_of_columns_has_loops_of_its_own(kata, oracle, shape):
