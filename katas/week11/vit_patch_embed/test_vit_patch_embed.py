@@ -91,12 +91,18 @@ def test_channels_have_their_own_mean_and_deviation(kata, device):
     assert out[0, 1].tolist() == [2.0, 2.0, -1.0]
 
 
-def test_pixels_are_normalised_in_float32(kata, device):
-    # 0.4999 is 0.5 in float16, and 1e-4 no longer what it was
-    img = torch.full((1, 3, 1, 1), 0.5, dtype=torch.float16, device=device)
-    mean, std = torch.full((3,), 0.4999), torch.full((3,), 1e-4)
+# 0.4999 is 0.5 in float16, 200 / 255 is off by more than 1e-4
+@pytest.mark.parametrize(
+    ("dtype", "pixel", "value"),
+    [(torch.float16, 0.5, 0.5), (torch.uint8, 200, 200 / 255)],
+    ids=["float16", "uint8"],
+)
+def test_pixels_are_normalised_in_float32(kata, device, dtype, pixel, value):
+    img = torch.full((1, 3, 1, 1), pixel, dtype=dtype, device=device)
+    mean, std = torch.full((3,), value - 1e-4), torch.full((3,), 1e-4)
     out = kata.vit_patch_embed(**plain(img, one_hot(1, device), mean=mean, std=std))
-    assert out[0, 1].tolist() == pytest.approx([1.0] * 3, abs=2e-3)
+    # a float32 near 1 is off by 6e-8, which the deviation makes 6e-4
+    assert out[0, 1].tolist() == pytest.approx([1.0] * 3, abs=5e-3)
 
 
 def test_products_are_summed_in_float32(kata, device):
@@ -137,19 +143,23 @@ def test_nothing_is_allocated_but_the_result(kata, oracle, device, dispatch, cos
 
 @pytest.mark.parametrize(
     "strides",
-    [(2**31 + 3, 1, 8, 4), (16, 1, 2**31 + 1, 4), (16, 1, 4, 2**31 + 1), (16, 2**30 + 5, 2, 1)],
-    ids=["images", "rows", "columns", "channels"],
-)
+    [(2**30 + 3, 1, 9, 3), (9, 1, 2**30 + 1, 3), (9, 1, 3, 2**30 + 1), (9, 2**30 + 5, 3, 1),
+     (2**31 + 3, 1, 9, 3)],
+    ids=["images", "rows", "columns", "channels", "two images"],
+)  # fmt: skip
 def test_pixels_may_lie_past_31_bits(kata, device, strides):
+    # each stride fits into 32 bits and twice the stride does not; the last one is itself too long
+    b = 2 if strides[0] > 2**31 else 3
     # what lies between is never touched, and takes no memory on a CPU
     room = torch.empty(2**31 + 100, dtype=torch.uint8, device=device)
-    img = room.as_strided((2, 3, 2, 2), strides)
-    img.copy_(torch.arange(24).view(2, 3, 2, 2))
+    img = room.as_strided((b, 3, 3, 3), strides)
+    pixels = torch.arange(b * 27)
+    img.copy_(pixels.view(b, 3, 3, 3))
     std = torch.full((3,), 1 / 255)
-    whole = kata.vit_patch_embed(**plain(img, one_hot(2, device), std=std))
-    assert whole[:, 1].tolist() == torch.arange(24).view(2, 12).tolist()
+    whole = kata.vit_patch_embed(**plain(img, one_hot(3, device), std=std))
+    assert whole[:, 1].tolist() == pixels.view(b, 27).tolist()
     single = kata.vit_patch_embed(**plain(img, one_hot(1, device), std=std))
-    assert single[:, 1:].tolist() == torch.arange(24).view(2, 3, 4).mT.tolist()
+    assert single[:, 1:].tolist() == pixels.view(b, 3, 9).mT.tolist()
 
 
 # ---- what the compiler makes of it ---------------------------------------------------------
