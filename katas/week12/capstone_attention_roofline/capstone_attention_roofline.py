@@ -154,7 +154,7 @@ def measure(
         ValueError: `impls` lacks one of `IMPLS` ("impls: …"), one disagrees (its name and a colon),
             or `load` would refuse the rows, told as it tells them.
     """
-    # TODO(kata): run all, compare, time each, make rows, check them (about 70 lines with helpers)
+    # TODO(kata): run all, compare, time each, make rows, check them (about 75 lines with helpers)
     raise NotImplementedError
 
 

@@ -16,9 +16,9 @@ JITTER = (
 class VirtualBench:
     """A GPU with a clock, a cache and a compiler. What its attentions return are labels."""
 
-    def __init__(self, kata, machine, *, wrong=None, clock=1.0):
+    def __init__(self, kata, machine, *, wrong=None, clock=1.0, timed=None):
         self.kata, self.machine = kata, machine
-        self.wrong, self.clock = wrong, clock
+        self.wrong, self.clock, self.launches = wrong, clock, timed
         self.shapes = []  # of the inputs made
         self.timed = []  # (impl, shape), in order
         self.asked = []  # repetitions and bytes to flush
@@ -50,16 +50,20 @@ class VirtualBench:
 
     def seconds(self, launch, *, repetitions, flush_bytes):
         samples = []
-        for i in range(repetitions):
+        for i in range(self.launches or repetitions):
             launch()
             name, shape, first = self.launched
             seconds = true_seconds(name, shape, self.machine)
             if flush_bytes < 2 * self.machine.l2_bytes:
                 seconds /= WARM
-            samples.append((seconds * JITTER[i % len(JITTER)] + first) * self.clock)
+            samples.append((seconds * jitter(i) + first) * self.clock)
         self.timed.append((name, shape))
         self.asked.append((repetitions, flush_bytes))
         return samples
+
+
+def jitter(launch):
+    return JITTER[launch % len(JITTER)] * (1 + 1e-5 * (launch // len(JITTER)))
 
 
 def true_seconds(impl, shape, machine):

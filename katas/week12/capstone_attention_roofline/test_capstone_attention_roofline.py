@@ -61,9 +61,9 @@ def folder(kata, machine, rows, tmp_path):
     return make
 
 
-def samples(oracle, impl, shape, machine):
+def samples(oracle, impl, shape, machine, launches=20):
     seconds = oracle.true_seconds(impl, shape, machine)
-    return [seconds * oracle.JITTER[i % len(oracle.JITTER)] for i in range(20)]
+    return [seconds * oracle.jitter(i) for i in range(launches)]
 
 
 def save(artifacts, folder):
@@ -121,6 +121,16 @@ def test_rows_are_what_an_honest_clock_says(kata, oracle, machine, shapes, rows)
     assert_same(kata.measure(bench.attentions(), shapes(), machine(), bench), rows())
 
 
+def test_percentiles_are_of_all_samples_that_came_back(kata, oracle, machine, shape):
+    one, gpu = shape(512), machine()
+    bench = oracle.VirtualBench(kata, gpu, timed=200)
+    expected = [
+        oracle.row(kata, impl, one, gpu, samples(oracle, impl, one, gpu, launches=200))
+        for impl in kata.IMPLS
+    ]
+    assert_same(kata.measure(bench.attentions(), [one], gpu, bench), expected)
+
+
 def test_each_implementation_is_timed_once_a_shape(kata, oracle, machine, shapes, cost):
     bench = oracle.VirtualBench(kata, machine())
     kata.measure(bench.attentions(), shapes(), machine(), bench)
@@ -144,10 +154,11 @@ def test_what_is_wrong_is_not_timed(kata, oracle, machine, shape, wrong):
     assert not late, f"{wrong} disagrees at n = 1024: expected nothing timed there, found {late}"
 
 
-def test_all_implementations_are_needed(kata, oracle, machine, shape):
+@pytest.mark.parametrize("missing", ["naive", "sdpa", "flash"])
+def test_all_implementations_are_needed(kata, oracle, machine, shape, missing):
     bench = oracle.VirtualBench(kata, machine())
     impls = bench.attentions()
-    del impls["sdpa"]
+    del impls[missing]
     with pytest.raises(ValueError, match="^impls: "):
         kata.measure(impls, [shape(512)], machine(), bench)
 
@@ -157,6 +168,23 @@ def test_times_above_the_roof_are_not_believed(kata, oracle, machine, shape):
     bench = oracle.VirtualBench(kata, machine(), clock=0.75 / 1.05)
     with pytest.raises(ValueError, match=r"^bench\.csv:3: flops_per_s: "):
         kata.measure(bench.attentions(), [shape(2048)], machine(), bench)
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [({"clock": 0.0}, "p20_s"), ({"clock": math.nan}, "p20_s"), ({"timed": 4}, "repetitions")],
+    ids=["stands still", "has no time", "loses launches"],
+)
+def test_a_broken_clock_is_noticed(kata, oracle, machine, shape, broken, told):
+    bench = oracle.VirtualBench(kata, machine(), **broken)
+    with pytest.raises(ValueError, match=rf"^bench\.csv:2: {told}: "):
+        kata.measure(bench.attentions(), [shape(2048)], machine(), bench)
+
+
+def test_nothing_measured_is_no_result(kata, oracle, machine):
+    bench = oracle.VirtualBench(kata, machine())
+    with pytest.raises(ValueError, match=r"^bench\.csv: "):
+        kata.measure(bench.attentions(), [], machine(), bench)
 
 
 # ---- what to do next -----------------------------------------------------------------------
@@ -216,13 +244,14 @@ def test_the_table_holds_every_row_to_the_last_digit(kata, machine, rows):
     assert text == table_of(rows())
 
 
-def test_the_points_follow_from_the_rows(kata, oracle, machine, rows):
-    gpu = machine()
-    results = json.loads(kata.artifacts(rows(), gpu)["roofline.json"])
+@pytest.mark.parametrize("order", [1, -1], ids=["as_measured", "reversed"])
+def test_the_points_follow_from_the_rows(kata, oracle, machine, rows, order):
+    gpu, made = machine(), rows()[::order]
+    results = json.loads(kata.artifacts(made, gpu)["roofline.json"])
     assert results["machine"] == asdict(gpu)
-    assert results["next_step"] == asdict(kata.next_step(rows(), gpu))
-    naive = {(row.n, row.causal): row.p50_s for row in rows() if row.impl == "naive"}
-    for row, point in zip(rows(), results["points"], strict=True):
+    assert results["next_step"] == asdict(kata.next_step(made, gpu))
+    naive = {(row.n, row.causal): row.p50_s for row in made if row.impl == "naive"}
+    for row, point in zip(made, results["points"], strict=True):
         allowed = oracle.roof(row.intensity, gpu)
         assert point == {
             "impl": row.impl,
@@ -313,9 +342,21 @@ def test_rows_may_come_in_any_order(kata, machine, rows, tmp_path):
 
 
 def test_digits_past_the_ninth_are_not_looked_at(kata, machine, rows, tmp_path):
-    nearly = [replace(row, fraction=row.fraction * (1 + 1e-11)) for row in rows()]
+    floats = ("intensity", "flops_per_s", "fraction")
+    nearly = [
+        replace(row, **{name: getattr(row, name) * (1 + 1e-11) for name in floats})
+        for row in rows()
+    ]
     save(kata.artifacts(nearly, machine()), tmp_path)
     assert len(kata.load(tmp_path, machine())) == len(nearly)
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\r"], ids=["crlf", "cr"])
+def test_a_table_may_be_spelt_otherwise(kata, machine, rows, folder, line_end):
+    place = folder()
+    text = (place / "bench.csv").read_text(encoding="utf-8")
+    (place / "bench.csv").write_bytes(text.replace("\n", line_end).encode())
+    assert_same(kata.load(place, machine()), rows())
 
 
 @pytest.mark.parametrize(
@@ -356,10 +397,15 @@ def test_a_clock_may_err_by_two_percent(kata, oracle, machine, shape, tmp_path, 
             kata.load(tmp_path, gpu)
 
 
-@pytest.mark.parametrize("what", ["dropped", "doubled", "none"])
+@pytest.mark.parametrize("what", ["dropped", "doubled", "replaced", "none"])
 def test_every_shape_has_each_implementation_once(kata, machine, rows, folder, what):
     made = rows()
-    changed = {"dropped": made[:4] + made[5:], "doubled": [*made, made[4]], "none": []}[what]
+    changed = {
+        "dropped": made[:4] + made[5:],
+        "doubled": [*made, made[4]],
+        "replaced": made[:4] + made[5:6] + made[5:],
+        "none": [],
+    }[what]
     header = table_of(made).splitlines()[0] + "\n"
     place = folder()
     text = table_of(changed) if changed else header
@@ -377,28 +423,34 @@ def test_every_shape_has_each_implementation_once(kata, machine, rows, folder, w
         (2, "sdpa,2,", "sdpa,two,", "bench.csv:3: batch: "),
         (2, "False", "0", "bench.csv:3: causal: "),
         (2, "sdpa,2,", "sdpa,", "bench.csv:3: "),
+        (2, "sdpa,2,", "\nsdpa,2,", "bench.csv:3: "),
+        (2, "sdpa,2,", "\xff,2,", "bench.csv:3: impl: "),
     ],
-    ids=["renamed", "reordered", "no_number", "no_bool", "short"],
+    ids=["renamed", "reordered", "no_number", "no_bool", "short", "blank", "no_text"],
 )
 def test_a_table_that_cannot_be_read_is_refused(kata, machine, folder, line, old, new, told):
     place = folder()
     lines = (place / "bench.csv").read_text(encoding="utf-8").splitlines()
     assert old in lines[line]
     lines[line] = lines[line].replace(old, new)
-    (place / "bench.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (place / "bench.csv").write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
     with pytest.raises(ValueError, match="^" + re.escape(told)):
         kata.load(place, machine())
 
 
-@pytest.mark.parametrize("change", ["digit", "space"])
+@pytest.mark.parametrize("change", ["digit", "space", "line ends", "no text"])
 @pytest.mark.parametrize("name", ["roofline.json", "roofline.svg", "REPORT.md"])
 def test_a_file_that_says_something_else_is_refused(kata, machine, folder, name, change):
     place = folder()
     text = (place / name).read_text(encoding="utf-8")
     last = max(i for i, sign in enumerate(text) if sign.isdigit())
-    digit = str((int(text[last]) + 1) % 10)
-    other = text[:last] + digit + text[last + 1 :] if change == "digit" else text + "\n"
-    (place / name).write_text(other, encoding="utf-8")
+    other = {
+        "digit": text[:last] + str((int(text[last]) + 1) % 10) + text[last + 1 :],
+        "space": text + "\n",
+        "line ends": text.replace("\n", "\r\n"),
+        "no text": text + "\xff",
+    }[change]
+    (place / name).write_bytes(other.encode("latin-1"))
     with pytest.raises(ValueError, match="^" + re.escape(name)):
         kata.load(place, machine())
 
@@ -424,9 +476,10 @@ def test_all_times_divided_by_two_are_noticed(kata, oracle, machine, rows, shape
 def test_everything_is_written_and_the_next_step_told(kata, oracle, machine, shapes, tmp_path):
     bench = oracle.VirtualBench(kata, machine())
     step = kata.capstone_attention_roofline(
-        bench.attentions(), shapes(), machine(), bench, tmp_path
+        bench.attentions(), iter(shapes()), machine(), bench, tmp_path
     )
     rows = kata.load(tmp_path, machine())
+    assert len(bench.timed) == len(rows), "expected one timing a row"
     assert step == kata.next_step(rows, machine())
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
         ["bench.csv", "roofline.json", "roofline.svg", "REPORT.md"]
