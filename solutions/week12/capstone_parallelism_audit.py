@@ -222,8 +222,8 @@ class _Trainer:
         self._weights: list[Tensor] = []
         self._own: list[Tensor] = []
         self.events: list[Event] = []
-        for unit, size in zip(units, unit_sizes(units), strict=True):
-            part = -(-size // comm.world)
+        for unit in units:
+            part = -(-unit_size(unit) // comm.world)
             whole = flat_parameters(unit, part * comm.world)
             own = whole if mode == "ddp" else whole.view(comm.world, part)[comm.rank]
             self._own.append(own.clone() if mode == "zero3" else own)
@@ -265,7 +265,7 @@ class _Trainer:
 
     def _gather(self, at: int, whole: Tensor) -> Tensor:
         """Collect the parts of all ranks in `whole`, of which this rank's may be a view."""
-        self._comm.all_gather(whole, self._own[at].clone()).wait()
+        self._comm.all_gather(whole, self._own[at]).wait()
         self._note("all_gather", at)
         return whole
 
@@ -281,14 +281,13 @@ class _Trainer:
         return part.div_(self._comm.world)
 
     def _note(self, op: str, at: int) -> None:
-        size = unit_sizes(self._units)[at]
-        sent = ring_bytes(op, size, self._comm.world, 4)
+        sent = ring_bytes(op, unit_size(self._units[at]), self._comm.world, 4)
         self.events.append(Event(op=op, unit=at, bytes=sent))
 
 
-def unit_sizes(units: Sequence[Unit]) -> tuple[int, ...]:
-    """Count the parameters of each unit."""
-    return tuple(sum(parameter.numel() for parameter in unit.parameters) for unit in units)
+def unit_size(unit: Unit) -> int:
+    """Count the parameters of a unit."""
+    return sum(parameter.numel() for parameter in unit.parameters)
 
 
 def ring_bytes(op: str, size: int, world: int, itemsize: int) -> int:
@@ -431,7 +430,7 @@ def report(
 
     Every rank calls it; rank 0 alone writes, into a folder that is there.
     """
-    sizes = unit_sizes(units)
+    sizes = [unit_size(unit) for unit in units]
     runs = {}
     for mode in MODES:
         log = train(mode, units, loss_fn, batches, comm)
