@@ -63,14 +63,14 @@ def _rows_kernel(
     b, h = head // Hq, head % Hq
     rows = start + tl.arange(0, BLOCK)
 
-    do_tile = _load_tile(do, b, h, start, Sq, do_strides, BLOCK, D).to(tl.float32)
-    o_tile = _load_tile(o, b, h, start, Sq, o_strides, BLOCK, D).to(tl.float32)
+    do_tile = _load_tile(do, b, h, start, Sq, do_strides, BLOCK, D)
+    o_tile = _load_tile(o, b, h, start, Sq, o_strides, BLOCK, D)
     lse_ptrs = lse + b.to(tl.int64) * lse_strides[0] + h.to(tl.int64) * lse_strides[1]
     lse_tile = tl.load(lse_ptrs + rows.to(tl.int64) * lse_strides[2], mask=rows < Sq)
 
     to = head.to(tl.int64) * Sq + rows
     tl.store(lse2_ptr + to, lse_tile * LOG2E, mask=rows < Sq)
-    tl.store(delta_ptr + to, tl.sum(do_tile * o_tile, axis=1), mask=rows < Sq)
+    tl.store(delta_ptr + to, tl.sum(do_tile.to(tl.float32) * o_tile, axis=1), mask=rows < Sq)
 
 
 @triton.jit
@@ -146,8 +146,8 @@ def _dq_kernel(
     do_tile = _load_tile(do, b, h, first_query, Sq, do_strides, BLOCK_M, D)
     q_tile = _load_tile(q, b, h, first_query, Sq, q_strides, BLOCK_M, D)
     row_start = head.to(tl.int64) * Sq
-    lse2 = tl.load(lse2_ptr + row_start + rows, mask=rows < Sq, other=0.0)
-    delta = tl.load(delta_ptr + row_start + rows, mask=rows < Sq, other=0.0)
+    lse2 = tl.load(lse2_ptr + row_start + rows, mask=rows < Sq)
+    delta = tl.load(delta_ptr + row_start + rows, mask=rows < Sq)
     dq = tl.zeros([BLOCK_M, D], tl.float32)
     for start in range(0, last, BLOCK_N):
         k_tile = _load_tile(k, b, kv_h, start, Sk, k_strides, BLOCK_N, D)

@@ -1,6 +1,7 @@
 """Whose lse it is, masks, rows without keys, shared heads, and the bytes and bits that may be."""
 
 import math
+import mmap
 
 import pytest
 import torch
@@ -24,6 +25,18 @@ def with_forward(oracle, do, q, k, v, **options):
 
 def zeros(device, *shape, dtype=torch.float32):
     return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def far_apart(x, axis):
+    """The three float32 values of `x`, the last 2**31 elements behind the first along `axis`."""
+    strides = [2**30 if one == axis else 1 for one in range(x.ndim)]
+    count = 2**31 + 1
+    if x.is_cuda:
+        room = x.new_empty(count)
+    else:  # a mapping, of which only the pages that are touched take memory
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        room = torch.frombuffer(mmap.mmap(-1, 4 * count, flags=flags), dtype=x.dtype)
+    return room.as_strided(x.shape, strides).copy_(x)
 
 
 def assert_right(kata, oracle, inputs):
@@ -147,6 +160,16 @@ def test_memory_is_two_numbers_a_query(kata, oracle, device, seed, dispatch):
         f"sq = 40, sk = 64, strided: expected at most {at_most} bytes to be allocated, for the "
         f"gradients and two float32 a query, found {counted.allocated_bytes}"
     )
+
+
+def test_offsets_of_lse_may_pass_31_bits(kata, oracle, device, seed):
+    for axis, name in enumerate(("b", "hq", "sq")):
+        sizes = {"b": 1, "hq": 1, "sq": 1, name: 3}
+        inputs = oracle.make_inputs(
+            **sizes, sk=4, d=16, dtype=torch.float16, device=device, seed=seed
+        )
+        inputs["lse"] = far_apart(inputs["lse"], axis)
+        assert_right(kata, oracle, inputs)
 
 
 # ---- bad input -----------------------------------------------------------------------------
