@@ -147,7 +147,7 @@ def request_cost(
     encode = _stage(
         profile,
         macs=batch * (run * layer * sum(seen) + _patch_weights(vlm) * sum(patches)),
-        weights=run * layer + _patch_weights(vlm) if images else 0,
+        weights=run * layer + _patch_weights(vlm) if patches else 0,
         pairs=batch * run * sum(count * count for count in seen),
         keys=batch * run * sum(seen),
         tower=vision,
@@ -155,7 +155,7 @@ def request_cost(
     project = _stage(
         profile,
         macs=batch * image_tokens * _projector_weights(vlm),
-        weights=_projector_weights(vlm) if images else 0,
+        weights=_projector_weights(vlm) if patches else 0,
     )
 
     text = vlm.text
