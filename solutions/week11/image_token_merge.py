@@ -62,14 +62,14 @@ def image_token_merge(
     mask = column < lengths if padding == "right" else column >= longest - lengths  # [b, l]
 
     # in row-major order, the slots are those of the tokens, each repeated as often as it counts
-    token = torch.repeat_interleave(counts.view(-1))
+    token = torch.repeat_interleave(counts.reshape(-1))
     from_image = is_image.reshape(-1)[token]
     source = torch.where(from_image, batch * seq - 1 + from_image.cumsum(0), token)
     nowhere = batch * seq + sum(len(feats) for feats in image_feats)
     where = torch.full((batch, longest), nowhere, device=device).masked_scatter(mask, source)
     rows = torch.cat((text_emb.reshape(-1, d), *image_feats, text_emb.new_zeros(1, d)))
     if labels is not None:
-        kept = labels.masked_fill(is_image, IGNORED).view(-1)[token]
+        kept = labels.masked_fill(is_image, IGNORED).reshape(-1)[token]
         labels = labels.new_full((batch, longest), IGNORED).masked_scatter(mask, kept)
     return Merged(
         emb=rows[where],

@@ -65,7 +65,8 @@ def batch(rows, sizes, seed, *, d=6, dtype=torch.float32, device="cpu"):
         for column, kind in enumerate(row):
             if kind != "t":
                 ids[at, column] = IMAGE if kind == "I" else PAD
-    text = torch.randn(*ids.shape, d, generator=draw).to(dtype)
+    # drawn in float64, so that a detour through float32 loses bits of it
+    text = torch.randn(*ids.shape, d, generator=draw, dtype=torch.float64).to(dtype)
     text[(ids == IMAGE) | (ids == PAD)] = torch.nan
-    feats = [torch.randn(n, d, generator=draw).to(dtype).to(device) for n in sizes]
-    return ids.to(device), text.to(device), feats
+    feats = [torch.randn(n, d, generator=draw, dtype=torch.float64).to(dtype) for n in sizes]
+    return ids.to(device), text.to(device), [f.to(device) for f in feats]
