@@ -205,5 +205,5 @@ def test_products_run_on_tensor_cores(compiled, target, instruction, dtype):
 def test_float32_is_not_rounded_to_tf32(compiled):
     shape = {"b": 1, "hq": 1, "sq": 128, "sk": 128, "d": 32}
     kernels = compiled(target="sm_80", dtype="float32", **shape)
-    found = [kernel.name for kernel in kernels if "tf32" in kernel.ptx]
+    found = [kernel.name for kernel in kernels if ".tf32." in kernel.ptx]
     assert not found, f'expected input_precision="ieee" in every product, found tf32 in {found}'
