@@ -162,6 +162,11 @@ def _users(node: fx.Node) -> Iterator[fx.Node]:
             yield user
 
 
+def _leaving(group: Group) -> set[fx.Node]:
+    """Who outside reads what the group makes."""
+    return {user for node in group.nodes for user in _users(node)} - set(group.nodes)
+
+
 def _bytes(group: Group) -> int:
     reads = {made for node in group.nodes for made, _ in _read(node)} - set(group.nodes)
     writes = [node for node in group.nodes if not set(_users(node)) <= set(group.nodes)]
@@ -176,23 +181,20 @@ def _one_loop(group: Group) -> bool:
         aligned for node in group.nodes for made, aligned in _read(node) if made in group.nodes
     ):
         return False
-    reduced = [space(node) for node in group.nodes if kind(node) == "reduction"]
-    rows, cols = (reduced or [space(group.nodes[0])])[0]
-    fitting = {(rows, cols), (rows, 1)} if reduced else {(rows, cols)}
-    return {space(node) for node in group.nodes} <= fitting and set(reduced) <= {(rows, cols)}
+    reduced = {space(node) for node in group.nodes if kind(node) == "reduction"}
+    one_a_row = {(rows, 1) for rows, _ in reduced}
+    return len(reduced | ({space(node) for node in group.nodes} - one_a_row)) == 1
 
 
 def _returns(group: Group, groups: list[Group]) -> bool:
     """Whether a path leaves the group and comes back, by way of whole groups."""
     whose = {node: one for one in groups for node in one.nodes}
-    seen, left = set(), [group]
-    while left:
-        one = left.pop()
-        after = {whose.get(user) for node in one.nodes for user in _users(node)} - {None, one}
-        if group in after:
+    reached = {group}
+    while reached:
+        users = {user for one in reached for user in _leaving(one)}
+        reached = {whose[user] for user in users if user in whose}
+        if group in reached:
             return True
-        left += after - seen
-        seen |= after
     return False
 
 

@@ -52,6 +52,9 @@ def test_two_that_read_the_same_share_the_read(kata, oracle):
         return aten.exp.default(x), aten.tanh.default(x)
 
     assert fused(kata, oracle, siblings, rows(3, 5)) == [{"exp", "tanh"}]
+    # one byte is a saving, too
+    one_byte = torch.ones(1, dtype=torch.uint8)
+    assert fused(kata, oracle, siblings, one_byte) == [{"exp", "tanh"}]
 
 
 def test_two_that_read_the_same_in_other_rows_do_not(kata, oracle):
