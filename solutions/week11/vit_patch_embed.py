@@ -127,7 +127,7 @@ def _check(
     img: Tensor, w: Tensor, pos: Tensor, cls: Tensor, mean: Tensor, std: Tensor
 ) -> tuple[int, int]:
     """Rows and columns of patches."""
-    if w.ndim != 4 or w.shape[1] != 3 or w.shape[2] != w.shape[3] or w.shape[3] == 0:
+    if w.ndim != 4 or w.shape[2] != w.shape[3] or w.shape[3] == 0:
         raise ValueError(f"w: expected [d, 3, p, p] with a p of 1 or more, found {tuple(w.shape)}")
     d, _, p, _ = w.shape
     if img.ndim != 4 or img.shape[1] != 3:
