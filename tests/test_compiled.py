@@ -175,6 +175,9 @@ def test_host_descriptors_become_tma_on_hopper(build):
     facts = matmul_facts(build, "sm_90", "descriptor_matmul")
     assert facts.has("cp.async.bulk.tensor")
     assert facts.has("wgmma.mma_async")
+    # a file called tf32.py is no use of tf32
+    assert ".py" in facts.binary.with_suffix(".ptx").read_text()
+    assert ".py" not in facts.ptx
 
 
 def test_amd_facts_come_from_the_isa(build):
