@@ -143,7 +143,7 @@ class KernelFacts:
     @property
     def ptx(self) -> str:
         """The PTX, without the names of source files, which may say anything; empty for AMD."""
-        return re.sub(r"(?m)^\s*\.file\b.*\n", "", self._text(".ptx"))
+        return re.sub(r"(?m)^\s*\.(?:file|loc)\b.*\n", "", self._text(".ptx"))
 
     def _text(self, suffix: str) -> str:
         file = self.binary.with_suffix(suffix)
