@@ -53,3 +53,25 @@ def flex_attention(
     if s.numel():
         _scores_kernel[(b * h * sq,)](s, h, sq, sk, mask_mod, score_mod, 128)
     return (torch.softmax(s, dim=-1).nan_to_num(0.0) @ v.float()).to(q.dtype)
+
+
+def create_block_mask(
+    mask_fn: Callable,
+    b: int,
+    h: int,
+    sq: int,
+    sk: int,
+    block: int,
+    device: torch.device | str = "cpu",
+) -> BlockMask:
+    at = torch.meshgrid(*(torch.arange(n, device=device) for n in (b, h, sq, sk)), indexing="ij")
+    visible = mask_fn(*at).expand(b, h, sq, sk)
+    padded = torch.nn.functional.pad(visible, (0, -sk % block, 0, -sq % block))
+    seen = padded.unfold(2, block, block).unfold(3, block, block).sum(dim=(4, 5))
+    full = seen == block**2
+    partial = (seen > 0) & ~full
+    lists = []
+    for chosen in (partial, full):
+        order = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
+        lists += [chosen.sum(dim=-1, dtype=torch.int32), order.int()]
+    return BlockMask(*lists)
