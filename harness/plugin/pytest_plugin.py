@@ -331,8 +331,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         submission = callspec.params.get("submission") if callspec else None
         label = submission.label if submission else "-"
         test, bracket, parameters = item.name.partition("[")
-        name = test + (bracket + re.sub(rf"{re.escape(label)}-?", "", parameters, count=1))
-        name = name.removesuffix("[]")
+        parameters = re.sub(rf"{re.escape(label)}-?", "", parameters, count=1)
+        name = f"{test}{bracket}{parameters}".removesuffix("[]")
         item.user_properties += [("kata", kata.id), ("impl", label), ("test", name)]
         item.add_marker(pytest.mark.filterwarnings("default"))
         # infinities and NaN are inputs like any other

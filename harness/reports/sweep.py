@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -91,9 +90,10 @@ def sweep(
 def _on_a_rank(rank: int, world: int, solution: Path, sizes: Sequence[int]) -> list[Row]:
     import torch
 
+    from harness.judge.loading import load_module
     from harness.simulators.ranks import rank_device
 
-    ring, rows = _loaded(solution), []
+    ring, rows = load_module(solution), []
     for nbytes in sizes:
         count = max(1, nbytes // 4 // world) * world
         x = torch.zeros(count, device=rank_device())
@@ -102,15 +102,6 @@ def _on_a_rank(rank: int, world: int, solution: Path, sizes: Sequence[int]) -> l
             busbw = SHARES[op](world) * 4 * count / seconds
             rows.append(Row(op=op, nbytes=4 * count, seconds=seconds, busbw=busbw))
     return rows
-
-
-def _loaded(solution: Path) -> ModuleType:
-    spec = spec_from_file_location("_ring", solution)
-    assert spec is not None
-    assert spec.loader is not None
-    ring = module_from_spec(spec)
-    spec.loader.exec_module(ring)
-    return ring
 
 
 def _calls(ring: ModuleType, x: "Tensor", rank: int, world: int) -> dict[str, Callable[[], object]]:
