@@ -1,0 +1,183 @@
+"""Kata week13/warp_shuffle_reduce: sum, largest element and its place, through registers.
+
+HBM: each element is read once; what the rows leave is next to nothing.
+"""
+
+import math
+
+import numpy as np
+from numba import cuda
+
+from harness.arrays import Array, empty
+
+WARP = 32
+FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
+WARPS = MAX_BLOCK // WARP  # the most that a block has
+AHEAD = 4  # loads that a thread has under way together
+
+
+@cuda.jit(device=True)
+def load(values, first, n, held):
+    """Load the thread's next AHEAD values, which lie a block apart; behind n nothing is loaded."""
+    step = cuda.blockDim.x
+    if first + (AHEAD - 1) * step < n:
+        # without a test for each of them the loads are under way together
+        for r in range(AHEAD):
+            held[r] = values[first + r * step]
+    else:
+        for r in range(AHEAD):
+            if first + r * step < n:
+                held[r] = values[first + r * step]
+
+
+@cuda.jit(device=True)
+def warp_sum(value):
+    """Sum of `value`, float32, over the lanes of a warp: lane 0 has it, the others need not."""
+    for apart in (16, 8, 4, 2, 1):
+        value += cuda.shfl_down_sync(FULL, value, apart)
+    return value
+
+
+@cuda.jit(device=True)
+def beats(value, index, other, other_index):
+    """Whether the first pair ranks higher: NaN, then the larger; of equals the lower index."""
+    if (value != value) != (other != other):
+        return value != value
+    if value != value or value == other:
+        return index < other_index
+    return value > other
+
+
+@cuda.jit(device=True)
+def warp_argmax(value, index):
+    """
+    Return the highest of the lanes' pairs (float32, int32), to every lane of the warp.
+
+    NaN ranks above all numbers; of equal values the lower index ranks higher.
+    """
+    for apart in (16, 8, 4, 2, 1):
+        other = cuda.shfl_xor_sync(FULL, value, apart)
+        other_index = cuda.shfl_xor_sync(FULL, index, apart)
+        if beats(other, other_index, value, index):
+            value, index = other, other_index
+    return value, index
+
+
+@cuda.jit(device=True)
+def block_sum(value, room):
+    """
+    Sum of `value`, float32, over the threads of a block: every thread has it, to the bit.
+
+    `room` is WARPS float32 of shared memory, free to be used again as soon as a thread returns.
+    """
+    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    total = warp_sum(value)
+    if lane == 0:
+        room[warp] = total
+    cuda.syncthreads()
+    # every warp sums the same few numbers, so that nothing has to be handed back
+    total = warp_sum(room[lane] if lane < cuda.blockDim.x // WARP else np.float32(0))
+    cuda.syncthreads()
+    return cuda.shfl_sync(FULL, total, 0)
+
+
+@cuda.jit(device=True)
+def block_argmax(value, index, values, indices):
+    """Return the highest of a block's pairs to its first warp, by a pair of each warp."""
+    lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    value, index = warp_argmax(value, index)
+    if lane == 0:
+        values[warp], indices[warp] = value, index
+    cuda.syncthreads()
+    if warp == 0:  # the whole of it: every lane takes part in a shuffle
+        known = min(lane, cuda.blockDim.x // WARP - 1)
+        value, index = warp_argmax(values[known], indices[known])
+    return value, index
+
+
+@cuda.jit
+def reduce_rows(x, sums, maxima, indices) -> None:
+    """
+    Write the sum of each row of `x`, its largest element, and which column that is.
+
+    A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps.
+    """
+    room = cuda.shared.array(WARPS, np.float32)
+    of_warps = cuda.shared.array(WARPS, np.float32)
+    places = cuda.shared.array(WARPS, np.int32)
+    held = cuda.local.array(AHEAD, np.float32)
+    row, cols, step = cuda.blockIdx.x, x.shape[1], cuda.blockDim.x
+
+    # a thread without elements ranks below every element there is
+    total, top, place = np.float32(0), np.float32(-math.inf), np.int32(cols)
+    for first in range(cuda.threadIdx.x, cols, AHEAD * step):
+        load(x[row], first, cols, held)
+        for r in range(AHEAD):
+            col = np.int32(first + r * step)
+            if col < cols:
+                total += held[r]
+                if beats(held[r], col, top, place):
+                    top, place = held[r], col
+
+    total = block_sum(total, room)
+    top, place = block_argmax(top, place, of_warps, places)
+    if cuda.threadIdx.x == 0:
+        sums[row], maxima[row], indices[row] = total, top, place
+
+
+def prepared(
+    x: Array, sums: Array | None, maxima: Array | None, indices: Array | None, block: int
+) -> tuple[Array, Array, Array]:
+    """Check what `warp_shuffle_reduce` was given, and return the results' arrays, new or given."""
+    if x.ndim != 2:
+        raise ValueError(f"x: expected a 2-D array, found {x.ndim}-D")
+    if x.dtype != np.float32:
+        raise ValueError(f"x: expected float32, found {x.dtype}")
+    rows, cols = x.shape
+    if cols == 0:
+        raise ValueError("x: expected at least one column, found none")
+    if not MIN_BLOCK <= block <= MAX_BLOCK or block % WARP:
+        raise ValueError(f"block: expected a multiple of {WARP} up to {MAX_BLOCK}, found {block}")
+    sums = empty(rows, like=x) if sums is None else sums
+    maxima = empty(rows, like=x) if maxima is None else maxima
+    indices = empty(rows, like=x).view(np.int32) if indices is None else indices
+    for name, array, dtype in (
+        ("sums", sums, np.float32),
+        ("maxima", maxima, np.float32),
+        ("indices", indices, np.int32),
+    ):
+        if array.dtype != dtype:
+            raise ValueError(f"{name}: expected {np.dtype(dtype)}, found {array.dtype}")
+        if array.shape != (rows,):
+            raise ValueError(f"{name}: expected the shape {(rows,)}, found {array.shape}")
+    return sums, maxima, indices
+
+
+def warp_shuffle_reduce(
+    x: Array,
+    sums: Array | None = None,
+    maxima: Array | None = None,
+    indices: Array | None = None,
+    block: int = BLOCK,
+) -> tuple[Array, Array, Array]:
+    """
+    Sum, largest element and its column, of each row of `x`, in the memory where it is.
+
+    A NaN is the largest element of its row; of several largest the first counts.
+
+    Args:
+        x: float32, 2-D; rows may lie apart in memory.
+        sums: float32, one element for each row; allocated if not given, as are the next two.
+        maxima: float32.
+        indices: int32.
+        block: Threads of a block, which has a row.
+
+    Raises:
+        ValueError: `x` is not 2-D, not float32 or has no columns, a result has another shape or
+            dtype, or `block` is not a multiple of 32 from MIN_BLOCK to MAX_BLOCK.
+    """
+    sums, maxima, indices = prepared(x, sums, maxima, indices, block)
+    if len(x):
+        reduce_rows[len(x), block](x, sums, maxima, indices)
+    return sums, maxima, indices
