@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from harness.learner.advice import advise, due, missing, placement_of
 from harness.learner.mastery import Level, Standing
 from harness.learner.rounds import Round
 
+ROOT = Path(__file__).parents[1]
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEVER = Standing(
     kata="", reached=Level.UNTRIED, counted=False, timed_on=(), rounds=(), reviews=(), open=None,
@@ -17,9 +19,10 @@ NEVER = Standing(
 )  # fmt: skip
 
 
-def under_way(runs):
+def under_way(runs, days_ago=0):
+    at = NOW - timedelta(days=days_ago)
     return Round(
-        began_at=NOW, ended_at=NOW, solved=False, runs=runs, hints=0, looks=0,
+        began_at=at, ended_at=at, solved=False, runs=runs, hints=0, looks=0,
         solution_seen=False, minutes=1.0, paused=False, budget=10,
     )  # fmt: skip
 
@@ -44,7 +47,7 @@ def known(**changes):
 
 def fast(days=30, recall=0.97, **more):
     """Solved once, and due in so many days."""
-    return {"reached": Level.FAST, "runs": 1, "due": NOW + timedelta(days=days), "recall": recall,
+    return {"reached": Level.SOLVED, "runs": 1, "due": NOW + timedelta(days=days), "recall": recall,
             **more}  # fmt: skip
 
 
@@ -53,12 +56,12 @@ def advised(curriculum, standings, **options):
 
 
 def test_only_what_needs_nothing_is_within_reach_at_first(curriculum):
-    assert advised(curriculum, known()) == {"a": "new, week 1; it needs nothing before it"}
+    assert advised(curriculum, known()) == {"a": "new, week 1; needs no other kata"}
 
 
 def test_what_builds_on_what_is_owned_comes_next(curriculum):
     assert advised(curriculum, known(a=fast())) == {
-        "b": "new, week 2; you own what it builds on: a"
+        "b": "new, week 2; builds on what you have solved: a"
     }
 
 
@@ -67,21 +70,53 @@ def test_a_kata_that_is_not_written_yet_stands_in_nobodys_way(curriculum):
     assert missing(curriculum.katas["c"], known()) == ["b"]
 
 
-def test_begun_comes_before_due_before_new(curriculum):
+@pytest.mark.parametrize(
+    ("days_ago", "edited", "order"),
+    [(0, (), "bad"), (1, (), "abd"), (1, ("b",), "bad"), (1, ("d",), "abd")],
+)
+def test_due_comes_before_begun_unless_that_was_taken_up_today(curriculum, days_ago, edited, order):
+    found = known(a=fast(days=-3, recall=0.84),
+                  b={"reached": Level.ATTEMPTED, "open": under_way(2, days_ago)})  # fmt: skip
+    del curriculum.katas["c"]
+    curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
+    found = {**found, "d": replace(NEVER, kata="d")}
+    assert "".join(advised(curriculum, found, edited=edited)) == order
+
+
+def test_a_review_left_half_done_is_due_like_any_other(curriculum):
+    found = known(a=fast(-3, 0.9), b=fast(-3, 0.8, open=under_way(1, days_ago=1)))
+    assert list(advised(curriculum, found))[:2] == ["b", "a"]
+
+
+def test_what_is_easy_comes_first_and_what_is_a_step_harder_next(curriculum):
+    kata = curriculum.katas["a"]
+    steps = {"hard": (4, 1), "fair": (3, 2), "easy": (1, 9), "gentle": (2, 5)}
+    katas = {
+        name: replace(kata, name=name, difficulty=difficulty, week=week, requires=())
+        for name, (difficulty, week) in steps.items()
+    }
+    curriculum.__dict__["katas"] = katas
+    found = {name: replace(NEVER, kata=name) for name in katas}
+    assert list(advised(curriculum, found)) == ["easy", "gentle", "fair", "hard"]
+    found["gentle"] = replace(found["gentle"], **fast())
+    assert list(advised(curriculum, found)) == ["fair", "easy", "hard"]
+
+
+def test_begun_today_comes_before_due_before_new(curriculum):
     found = known(a=fast(days=-3, recall=0.84),
                   b={"reached": Level.ATTEMPTED, "open": under_way(2), "runs": 7})  # fmt: skip
     del curriculum.katas["c"]
     curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
     assert advised(curriculum, {**found, "d": replace(NEVER, kata="d")}) == {
-        "b": "begun and not solved yet (2 runs)",
-        "a": "due for 3 days; the chance that you still write it cold is about 84%",
-        "d": "new, week 9; it needs nothing before it",
+        "b": "in progress, not solved yet (2 runs)",
+        "a": "due for 3 days; the chance that you can still write it cold is about 84%",
+        "d": "new, week 9; needs no other kata",
     }
 
 
 def test_started_without_a_run_is_begun_and_not_new(curriculum):
     assert advised(curriculum, known(a={"open": under_way(0)})) == {
-        "a": "begun and not solved yet (no run yet)"
+        "a": "in progress, not solved yet (no run yet)"
     }
 
 
@@ -95,7 +130,7 @@ def test_a_review_under_way_is_gone_on_with_not_started_anew(curriculum):
 def test_an_owned_kata_that_was_begun_again_is_under_way(curriculum):
     (first, *_) = advise(curriculum, known(a=fast(open=under_way(1), runs=9)), NOW)
     assert (first.kata, first.begun) == ("a", True)
-    assert first.reason == "under way: begun again and not solved yet (1 run)"
+    assert first.reason == "in progress again, not solved yet (1 run)"
 
 
 @pytest.mark.parametrize(
@@ -131,3 +166,13 @@ def test_placement_asks_for_what_covers_most_the_harder_first(curriculum):
     assert [one.name for one in placement_of(katas, 1)] == ["wide", "hard"]
     assert [one.name for one in placement_of(katas, 1, most=1)] == ["wide"]
     assert placement_of(katas, 2) == []
+
+
+def test_who_is_new_is_offered_what_is_easy_and_every_backend_has_a_way_in():
+    curriculum = load_curriculum(ROOT)
+    found = {name: replace(NEVER, kata=name) for name in curriculum.katas}
+    first, *others = advise(curriculum, found, NOW)[:3]
+    assert first.kata == "vector_add"
+    assert max(curriculum.katas[one.kata].difficulty for one in (first, *others)) <= 2
+    entries = {kata.backend for kata in curriculum.katas.values() if not kata.requires}
+    assert entries == {kata.backend for kata in curriculum.katas.values()}

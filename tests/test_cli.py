@@ -39,11 +39,12 @@ def test_solving_a_kata_is_remembered(kata_command, mini):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "threshold allocated_bytes: 4,000, limit <= 4,000" in done.stdout
     (row,) = json.loads(kata_command("list", "--json").stdout)
-    assert row["status"] == "fast"
-    assert "✓ week  1  doubled" in kata_command("list").stdout
+    assert row["status"] == "solved"
+    assert "● week  1  doubled" in kata_command("list").stdout
     card = json.loads(kata_command("scorecard", "--json").stdout)
     assert card["weeks"][0]["items"] == {
-        "untried": 1, "attempted": 0, "correct": 0, "fast": 2, "mastered": 0,
+        "untried": 1, "attempted": 0, "correct": 0, "solved": 2, "fast": 0,
+        "mastered": 0,
     }  # fmt: skip
     exported = kata_command("export").stdout.splitlines()
     attempts = [json.loads(line) for line in exported if '"doubled"' in line]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness.content.catalog import load_curriculum
+from harness.content.kata import SpeedThreshold
 from harness.learner.mastery import Level, item_standings, standing, standings
 from harness.learner.progress import Check, Measurement, Note, Outline, Progress
 
@@ -128,12 +129,49 @@ def test_a_run_that_was_cut_short_says_nothing(curriculum, learner):
     assert known["doubled"].level == Level.UNTRIED
 
 
-def test_passing_is_fast_and_says_on_what(learner):
+def test_passing_is_solved_and_says_on_what(learner):
     learner.run(0)
-    assert learner.at(0).level == Level.FAST
+    assert learner.at(0).level == Level.SOLVED
     assert learner.at(0).counted
     assert learner.at(0).timed_on == ()
     assert learner.at(0, ["h200_sxm"]).timed_on == ("h200_sxm",)
+
+
+@pytest.mark.parametrize(
+    ("on", "device", "timed_on", "level"),
+    [
+        ("cuda", "cpu", (), Level.SOLVED),  # no clock was read
+        ("cuda", "cpu", ("cpu",), Level.SOLVED),  # another clock than the threshold asks for
+        ("cuda", "cuda", (), Level.SOLVED),  # a GPU that was not fit to be timed
+        ("cuda", "cuda", ("h200_sxm",), Level.FAST),
+        ("any", "cpu", ("cpu",), Level.FAST),
+    ],
+)
+def test_fast_is_what_the_clock_asked_for_has_judged(learner, on, device, timed_on, level):
+    speed = SpeedThreshold(name="baseline", kind="baseline", fraction=0.0, ratio=2.0,
+                           against="slow", on=on, dtype=None, case={}, profiles={})  # fmt: skip
+    learner.kata = replace(learner.kata, speed=(speed,))
+    learner.run(0, device=device)
+    assert learner.at(0, timed_on).level == level
+
+
+@pytest.mark.parametrize(("days_before", "hints"), [(0, 1), (2, 1), (6, 1), (8, 0)])
+def test_hints_read_in_the_days_before_a_start_belong_to_the_round(learner, days_before, hints):
+    learner.hint(10 - days_before, -5)
+    learner.solve(10)
+    found = learner.at(10)
+    assert [one.hints for one in found.rounds] == [hints]
+    assert len(found.clean_days) == 1 - hints
+
+
+def test_hints_read_on_the_day_of_a_solve_are_study(learner):
+    learner.solve(0)
+    learner.hint(0, 60)
+    learner.solve(2)
+    assert [one.hints for one in learner.at(2).rounds] == [0, 0]
+    learner.hint(3)
+    learner.solve(4)
+    assert [one.hints for one in learner.at(4).rounds] == [0, 0, 1]
 
 
 def test_running_the_same_file_again_is_not_practice(learner):
@@ -141,7 +179,7 @@ def test_running_the_same_file_again_is_not_practice(learner):
         learner.run(day)
     found = learner.at(60)
     assert len(found.rounds) == 1
-    assert found.level == Level.FAST
+    assert found.level == Level.SOLVED
 
 
 def test_three_cold_solves_when_due_are_mastery(learner):
@@ -162,7 +200,7 @@ def test_three_solves_on_one_day_are_not(learner):
     found = learner.at(0)
     assert len(found.rounds) == 3
     assert len(found.clean_days) == 1
-    assert found.level == Level.FAST
+    assert found.level == Level.SOLVED
 
 
 def test_what_is_not_seen_again_fades_and_comes_back(learner):
@@ -171,7 +209,7 @@ def test_what_is_not_seen_again_fades_and_comes_back(learner):
     assert mastered.level == Level.MASTERED
     later = learner.at(2000)
     assert later.recall < 0.7
-    assert later.level == Level.FAST
+    assert later.level == Level.SOLVED
     assert later.is_due(DAY_0 + timedelta(days=2000))
     learner.solve(2000)
     assert learner.at(2000).level == Level.MASTERED
@@ -183,7 +221,7 @@ def test_giving_up_starts_the_count_again(learner, how):
     learner.solve(60, **how)
     learner.start(61)
     assert learner.at(61).clean_days == ()
-    assert learner.at(61).level == Level.FAST
+    assert learner.at(61).level == Level.SOLVED
 
 
 def test_a_hint_keeps_the_count_but_is_not_counted(learner):
@@ -321,7 +359,7 @@ def test_on_two_devices_both_legs_must_pass(learner):
     learner.run(0, minute=5)
     learner.run(0, minute=5, second=9, device="cuda")
     found = learner.at(0)
-    assert (found.level, found.runs, ratings(found)) == (Level.FAST, 2, ["Good"])
+    assert (found.level, found.runs, ratings(found)) == (Level.SOLVED, 2, ["Good"])
     assert found.rounds[0].ended_at == DAY_0 + timedelta(minutes=5, seconds=9)
 
 
@@ -329,7 +367,7 @@ def test_on_another_device_later_is_another_run(learner):
     learner.start(0)
     learner.run(0, minute=4)
     learner.run(0, "failed", minute=5, device="cuda")
-    assert (learner.at(0).level, learner.at(0).runs) == (Level.FAST, 2)
+    assert (learner.at(0).level, learner.at(0).runs) == (Level.SOLVED, 2)
     learner.run(0, "failed", minute=5, second=5, device="cuda")  # the same device: a run again
     assert learner.at(0).runs == 3
 
@@ -380,7 +418,7 @@ def test_a_concept_is_as_far_as_the_least_of_its_katas(curriculum, learner):
     one, none = learner.at(0), Learner(kata).at(0)
     item = kata.covers[0]
     both = item_standings([item], katas, {"doubled": one, "other": one})[item]
-    assert (both.level, both.owned, both.katas) == (Level.FAST, 2, ("doubled", "other"))
+    assert (both.level, both.owned, both.katas) == (Level.SOLVED, 2, ("doubled", "other"))
     half = item_standings([item], katas, {"doubled": one, "other": none})[item]
     assert (half.level, half.owned) == (Level.ATTEMPTED, 1)
     assert item_standings(["99.9"], katas, {"doubled": one, "other": one})["99.9"].katas == ()

@@ -23,6 +23,7 @@ from harness.content.kata import load_kata, varied_cases
 from harness.learner.mastery import standing
 from harness.learner.progress import Check, Progress
 from harness.learner.workspace import Workspace
+from harness.running.runner import Outcome
 
 STUB = "katas/week01/doubled/doubled.py"
 DOUBLING = '''"""Mine."""
@@ -95,8 +96,26 @@ def test_from_next_over_start_to_the_way_on(kata_command, committed):
     assert kata_command("stash", "show", kept).stdout == "# half an idea\n"
 
     then = kata_command("next").stdout
-    assert "begun and not solved yet (no run yet)" in then
+    assert "in progress, not solved yet (no run yet)" in then
     assert then.splitlines()[-1] == "next: make kata name=doubled"
+
+
+def test_running_the_stub_is_no_attempt(committed, tmp_path, monkeypatch):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    red = Outcome(status="failed", reason="not written yet", device="cpu", profile="cpu", seed=1,
+                  checks=(), measurements=(), versions={}, duration_s=1.0, output="")  # fmt: skip
+    monkeypatch.setattr("harness.running.attempt.run_kata", lambda *_, **__: red)
+
+    def run():
+        return CliRunner().invoke(main, ["--root", str(committed), "run", "doubled"])
+
+    assert run().exit_code == 1
+    assert Progress(tmp_path / "home").attempts() == []
+    assert House(committed).advice()[0].begun is False
+    solve(committed, "# half an idea\n")
+    assert run().exit_code == 1
+    assert len(Progress(tmp_path / "home").attempts()) == 1
+    assert House(committed).advice()[0].begun is True
 
 
 @pytest.mark.parametrize("count", ["0", "-1"])
@@ -163,8 +182,11 @@ def test_start_without_git_says_the_way_out(kata_command):
 
 def test_what_was_solved_becomes_due(kata_command, tmp_path):
     lived(tmp_path / "home", 0)
-    assert kata_command("due").stdout == "Nothing is due. `kata next` names something new.\n"
-    assert "everything there is, you own for now" in kata_command("next").stdout
+    nothing, ahead = kata_command("due").stdout.splitlines()
+    assert nothing == "Nothing is due today. `kata next` names something new."
+    assert ahead.startswith("doubled  due ")
+    assert ahead.endswith(" days)")
+    assert "Nothing is in progress, due or new" in kata_command("next").stdout
 
     later = kata_command("due", KATA_NOW=in_days(30)).stdout.splitlines()
     assert later[0].startswith("doubled  recall")
@@ -173,8 +195,9 @@ def test_what_was_solved_becomes_due(kata_command, tmp_path):
     (row,) = json.loads(kata_command("due", "--json", KATA_NOW=in_days(30)).stdout)
     assert (row["kata"], 0 < row["recall"] < 0.9) == ("doubled", True)
     card = kata_command("scorecard", KATA_NOW=in_days(30)).stdout
-    assert "1 of 1 katas solved, 0 reviews kept in a row." in card
-    assert card.endswith("due: doubled\nnext: kata start doubled\n")
+    words = " ".join(card.split())
+    assert "0 of 1 katas mastered, 1 more solved, 0 untried; 0 reviews in a row done" in words
+    assert "due: doubled\nnext: kata start doubled  (due " in card
 
 
 @pytest.mark.parametrize("moment", ["tomorrow", "2026-01-31T12:00"])
@@ -195,7 +218,7 @@ def test_a_review_in_time_is_kept_and_counts_as_another_day(kata_command, commit
     assert kata_command("run", "doubled").returncode == 0
     card = json.loads(kata_command("scorecard", "--format", "json").stdout)
     (kata,) = card["katas"]
-    assert (kata["rounds"], kata["clean_days"], kata["level"]) == (2, 2, "fast")
+    assert (kata["rounds"], kata["clean_days"], kata["level"]) == (2, 2, "solved")
     assert (card["kept"], card["due"]) == (1, [])
 
 
@@ -203,7 +226,7 @@ def test_right_but_too_dear_is_correct_and_not_yet_fast(kata_command, mini):
     solve(mini, DOUBLING.replace("torch.mul(x, 2)", "torch.mul(x, 2).clone()"))
     assert kata_command("run", "doubled").returncode == 1
     listed = kata_command("list", "--status", "correct").stdout
-    assert listed.startswith("○ week  1  doubled")
+    assert listed.startswith("◐ week  1  doubled")
 
 
 def test_a_fresh_start_begins_the_hints_anew(kata_command, committed):

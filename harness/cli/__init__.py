@@ -23,7 +23,7 @@ SECTIONS = {
         "run": ("practise", "Judge your code, each kata in a process of its own."),
         "hint": ("browse", "The next hint, one at a time."),
         "explain": ("learn", "The reference, the worksheet filled in, and the ladder to it."),
-        "due": ("learn", "What you are about to forget, to be written again."),
+        "due": ("learn", "What you are about to forget, and when the rest will be due."),
         "predict": ("learn", "Estimate intensity, bound and time; see how near you were."),
         "placement": ("learn", "Test out of a week."),
     },

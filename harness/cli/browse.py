@@ -11,9 +11,10 @@ from harness.cli import draw
 from harness.cli.house import KATA, KATA_OR_WEEK, PART, WEEKS, House
 from harness.content.catalog import Week
 from harness.content.kata import BACKENDS, Kata
+from harness.learner.levels import Level
 
 CALIBRATION_LIMIT_S = 600
-LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
+LEVELS = tuple(map(str, Level))
 FORMATS = ("terminal", "html", "svg", "md", "json")
 
 
@@ -137,7 +138,9 @@ def scorecard(
     from harness.reports.scorecard.terminal import print_scorecard
 
     form = "json" if as_json else form
-    card = read_scorecard(house.curriculum, house.progress, house.now())
+    card = read_scorecard(
+        house.curriculum, house.progress, house.now(), edited=house.edited_today()
+    )
     if form == "terminal":
         if output is not None:
             raise UsageProblem("--output: expected --format html, svg, md or json, found terminal.")

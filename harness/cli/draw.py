@@ -9,6 +9,7 @@ import click
 
 from harness.base.words import readable
 from harness.content.kata import Kata, SpeedThreshold
+from harness.learner.levels import LEGEND, Level
 
 PLANNED = 376  # katas of the finished curriculum
 PROJECTED_CORES = 2
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
-LEVEL_MARKS = {"untried": " ", "attempted": "·", "correct": "○", "fast": "✓", "mastered": "★"}
+LEVEL_MARKS = {str(level): level.glyph for level in Level}
 
 PAGE_WIDTH = 120  # of a brief that nobody's window limits
 
@@ -123,7 +124,15 @@ def katas(rows: Sequence[tuple[Kata, str]]) -> None:
             f"{mark} week {kata.week:2}  {kata.name:{width}}  {kata.backend:11} "
             f"{'●' * kata.difficulty:5}  {kata.minutes:3} min  {kata.title}"
         )
-    click.echo("· attempted  ○ correct  ✓ fast  ★ mastered")
+    click.echo(LEGEND)
+
+
+def as_json(found: object) -> None:
+    """Data for another program to read; a generator is written as a list."""
+    import json
+
+    plain = list(found) if isinstance(found, Iterator) else found
+    click.echo(json.dumps(plain, indent=2))
 
 
 def thresholds(kata: Kata) -> None:

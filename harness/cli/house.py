@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from harness.content.submission import Submission
     from harness.hardware.profiles import Profile
+    from harness.learner.advice import Advice
     from harness.learner.mastery import Standing
     from harness.learner.predict import Sheet
     from harness.learner.progress import Progress
@@ -136,7 +137,31 @@ class House:
 
     def placed_out(self) -> set[str]:
         """Katas of weeks that the learner has tested out of."""
-        return {note.kata for note in self.progress.notes() if note.kind == "placed"}
+        from harness.learner.advice import placed_out
+
+        return placed_out(self.progress.notes())
+
+    def edited_today(self) -> set[str]:
+        """Katas whose file was written to on this day, of UTC as all days here."""
+        today = self.now().date()
+        return {
+            name
+            for name, kata in self.curriculum.katas.items()
+            if kata.file.is_file()
+            and datetime.fromtimestamp(kata.file.stat().st_mtime, UTC).date() == today
+        }
+
+    def advice(self) -> "list[Advice]":
+        """What to take up, best first: for `next`, the scorecard and whatever names one kata."""
+        from harness.learner.advice import advise
+
+        return advise(
+            self.curriculum,
+            self.standings(),
+            self.now(),
+            placed=self.placed_out(),
+            edited=self.edited_today(),
+        )
 
     def prediction_profile(self, asked: str | None) -> "Profile":
         """The profile asked for, else this machine's GPU, else an H100: the one to think of."""

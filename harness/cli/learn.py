@@ -13,7 +13,6 @@ from harness.cli.house import KATA, WEEKS, House
 from harness.content.kata import Kata
 from harness.hardware.environment import device_present
 from harness.learner import advice
-from harness.learner.mastery import Level
 
 SHOWN = 3
 
@@ -56,23 +55,23 @@ TIME = Number(zero=False)
 @click.pass_obj
 def next_kata(house: House, count: int) -> None:
     """What to take up now, and why."""
-    found = advice.advise(
-        house.curriculum, house.standings(), house.now(), placed=house.placed_out()
-    )
-    teach.advice(found[:count], house.curriculum.katas)
+    teach.advice(house.advice()[:count], house.curriculum.katas)
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
 def due(house: House, as_json: bool) -> None:
-    """What you are about to forget, to be written again."""
-    found, now = advice.due(house.standings(), house.now()), house.now()
+    """What you are about to forget, and when the rest will be due."""
+    now, known = house.now(), house.standings()
+    found, later = advice.due(known, now), advice.upcoming(known, now)
     if as_json:
-        rows = [{"kata": one.kata, "due": str(one.due), "recall": one.recall} for one in found]
-        click.echo(json.dumps(rows, indent=2))
+        draw.as_json(
+            {"kata": one.kata, "due": str(one.due), "recall": one.recall, "is_due": one in found}
+            for one in [*found, *later]
+        )
     else:
-        teach.due(found, now)
+        teach.due(found, later, now)
 
 
 @click.command()
@@ -103,7 +102,7 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
     from harness.reports.measured import kept_results
 
     standing = house.standing(kata)
-    solved = standing.level >= Level.FAST and standing.open is None
+    solved = standing.level.owned and standing.open is None
     if not solved and not anyway:
         raise UsageProblem(
             f"explain: expected {kata.name} to be solved in this round, found it "

@@ -10,6 +10,8 @@ from harness.cli.draw import console
 from harness.content.kata import Kata
 from harness.learner.advice import runs_in
 
+MOST_LATER = 8  # katas that are not due yet
+
 if TYPE_CHECKING:
     from harness.learner.advice import Advice
     from harness.learner.mastery import Standing
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
     """One suggestion a line, the reason, and what to type."""
     if not found:
-        click.echo("Nothing is begun, due or new: everything there is, you own for now.")
+        click.echo("Nothing is in progress, due or new: you have solved every kata there is.")
         return
     for one in found:
         kata = katas[one.kata]
@@ -33,12 +35,9 @@ def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
     click.echo(f"next: {begin}{first.kata}")
 
 
-def due(found: "Sequence[Standing]", now: datetime) -> None:
-    """What is due, how long, and how much of it is likely left."""
-    if not found:
-        click.echo("Nothing is due. `kata next` names something new.")
-        return
-    width = max(len(one.kata) for one in found)
+def due(found: "Sequence[Standing]", later: "Sequence[Standing]", now: datetime) -> None:
+    """What is due, how long, and how much of it is likely left; and what will be due `later`."""
+    width = max((len(one.kata) for one in [*found, *later]), default=0)
     for one in found:
         assert one.due is not None
         late = max(0, (now - one.due).days)
@@ -46,8 +45,22 @@ def due(found: "Sequence[Standing]", now: datetime) -> None:
             f"{one.kata:{width}}  recall {one.recall or 0:4.0%}  due {one.due.date()}"
             f"{f' ({late} days ago)' if late else ''}"
         )
-    begin = "make kata name=" if found[0].open else "kata start "
-    click.echo(f"next: {begin}{found[0].kata}")
+    if found:
+        begin = "make kata name=" if found[0].open else "kata start "
+        click.echo(f"next: {begin}{found[0].kata}")
+    else:
+        click.echo("Nothing is due today. `kata next` names something new.")
+    for one in later[:MOST_LATER]:
+        assert one.due is not None
+        click.echo(f"{one.kata:{width}}  due {one.due.date()} ({in_days(one.due, now)})")
+    if more := later[MOST_LATER:]:
+        click.echo(f"{len(more)} more later: kata scorecard")
+
+
+def in_days(moment: datetime, now: datetime) -> str:
+    """How far a day lies ahead, in words."""
+    days = (moment.date() - now.date()).days
+    return "today" if days < 1 else "tomorrow" if days == 1 else f"in {days} days"
 
 
 def given_up(left: "Round") -> None:

@@ -10,12 +10,10 @@ from contextlib import contextmanager
 
 import click
 
-from harness.base.files import hash_of
 from harness.cli import draw, results
 from harness.cli.house import KATA, House
 from harness.cli.practise import judge, more_cases
 from harness.content.kata import Kata
-from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present
 from harness.learner.mastery import COUNTED
@@ -84,9 +82,9 @@ def _look(house: House, kata: Kata, device: str) -> bool:
 
 def _note_red(house: House, seen: Submission) -> None:
     """Note a red look once for each text of the file that somebody wrote."""
-    kata, stub = seen.kata, committed_stub(seen.kata)
-    if stub is not None and seen.code_hash == hash_of(stub):
+    if seen.is_blank():
         return
+    kata = seen.kata
     looks = [note.detail for note in house.progress.notes(kata.name) if note.kind == "looked"]
     if looks[-1:] != [seen.code_hash]:
         house.progress.note("looked", kata.name, seen.code_hash)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from harness.base.errors import MetadataError, UsageProblem, nearest
-from harness.base.files import sha256, write_atomically
+from harness.base.files import hash_of, sha256, write_atomically
 from harness.base.schema import Problems, Table, read_toml
 from harness.content.kata import Kata
-from harness.content.pristine import pristine_stub
+from harness.content.pristine import committed_stub, pristine_stub
 
 Kind = Literal["yours", "stub", "solution", "wrong", "other"]
 NAIVE = "wrong:naive"  # right as a rule, and slow
@@ -44,6 +44,13 @@ class Submission:
     def is_unchanged(self) -> bool:
         """Whether the file is still what was asked for."""
         return _hash_of_file(self.path) == self.code_hash
+
+    def is_blank(self) -> bool:
+        """Whether it is the stub as the project ships it: nobody's work yet."""
+        if self.kind not in ("yours", "stub"):
+            return False
+        stub = committed_stub(self.kata)
+        return stub is not None and hash_of(stub) == self.code_hash
 
     def place_of(self, error: BaseException | None) -> tuple[str, int]:
         """The innermost function and line of the file that `error` came through; "", 0: none."""

@@ -2,10 +2,11 @@
 How far each kata is owned, worked out from what was kept; nothing here is stored.
 
 A kata goes from *untried* over *attempted*, *correct* (every check of the answer passed, a
-threshold did not) and *fast* (every threshold met: of cost on any machine, of speed on a GPU) to
-*mastered*: solved from the blank stub on `CLEAN_DAYS` separate days, without hints or the
-solution, until the scheduler expects it to last `STABLE_DAYS`. What is mastered fades when it is
-not seen again: then it is *fast*, and due.
+threshold did not), *solved* (a run passed: whatever this machine can judge was met) and *fast*
+(its thresholds of speed were met on a clock) to *mastered*: solved from the blank stub on
+`CLEAN_DAYS` separate days, without hints or the solution, until the scheduler expects it to last
+`STABLE_DAYS`. What is mastered fades when it is not seen again: then it is what it was before,
+and due.
 
 The scheduler is FSRS (https://github.com/open-spaced-repetition/fsrs4anki/wiki/The-Algorithm). Its
 ratings are not asked of the learner but read off what they did.
@@ -15,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
-from enum import IntEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from harness.content.kata import Kata
+from harness.learner.levels import Level as Level
 from harness.learner.progress import Best, Note, Outline
 from harness.learner.rounds import Event, Round, rounds_of, tries_of
 
@@ -31,19 +32,6 @@ FADED = 0.7  # and no longer mastered when it has fallen to this
 CLEAN_DAYS = 3
 STABLE_DAYS = 21.0  # days until a chance of 1 has fallen to `RETENTION`
 COUNTED = ("passed", "failed", "crashed", "timed_out")  # attempts that say something
-
-
-class Level(IntEnum):
-    """How far a kata or a concept is owned."""
-
-    UNTRIED = 0
-    ATTEMPTED = 1
-    CORRECT = 2
-    FAST = 3
-    MASTERED = 4
-
-    def __str__(self) -> str:
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +90,8 @@ class Standing:
         """How far it is owned."""
         lasting = self.stability_days is not None and self.stability_days >= STABLE_DAYS
         remembered = self.recall is not None and self.recall > FADED
-        if self.reached >= Level.FAST and len(self.clean_days) >= CLEAN_DAYS and lasting:
-            return Level.MASTERED if remembered else Level.FAST
+        if self.reached.owned and len(self.clean_days) >= CLEAN_DAYS and lasting and remembered:
+            return Level.MASTERED
         return self.reached
 
     @property
@@ -169,7 +157,7 @@ def standing(
     card, reviews = _reviewed(ended)
     return Standing(
         kata=kata.name,
-        reached=_reached(attempts, tries),
+        reached=_reached(kata, attempts, tries, timed_on),
         counted=("passed", "cpu") in {(attempt.status, attempt.device) for attempt in attempts},
         timed_on=tuple(timed_on),
         rounds=tuple(ended),
@@ -184,12 +172,22 @@ def standing(
     )
 
 
-def _reached(attempts: Sequence[Outline], tries: Sequence[Event]) -> Level:
+def _reached(
+    kata: Kata, attempts: Sequence[Outline], tries: Sequence[Event], timed_on: Sequence[str]
+) -> Level:
     if any(one.what == "passed" for one in tries):
-        return Level.FAST
+        return Level.FAST if _timed(kata, attempts, timed_on) else Level.SOLVED
     if any(one.status == "passed" or one.only_thresholds for one in attempts):
         return Level.CORRECT
     return Level.ATTEMPTED if attempts else Level.UNTRIED
+
+
+def _timed(kata: Kata, attempts: Sequence[Outline], timed_on: Sequence[str]) -> bool:
+    """Whether the clock that its thresholds of speed ask for has judged a run that passed."""
+    if not timed_on:
+        return False
+    passed_on = {one.device for one in attempts if one.status == "passed"}
+    return "cuda" in passed_on or all(one.on == "any" for one in kata.speed)
 
 
 @cache
@@ -235,7 +233,7 @@ class ItemStanding:
 
     Attributes:
         katas: Those that cover it; none yet, and it is untried.
-        owned: How many of them are fast or mastered.
+        owned: How many of them are solved or better.
     """
 
     item: str
@@ -262,7 +260,7 @@ def item_standings(
             item=item,
             katas=tuple(covering[item]),
             level=_least([known[name].level for name in covering[item]]),
-            owned=sum(known[name].level >= Level.FAST for name in covering[item]),
+            owned=sum(known[name].level.owned for name in covering[item]),
         )
         for item in items
     }

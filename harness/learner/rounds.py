@@ -22,6 +22,7 @@ PAUSE_MIN = 20  # a silence longer than this, and than the kata's minutes, is a 
 MANY_RUNS = 6
 TOGETHER = timedelta(seconds=10)  # from one leg of a run to the next: too short to write code in
 EVER = datetime.min.replace(tzinfo=UTC)
+LINGERS = timedelta(days=7)  # how long before a start a hint is still help with what follows
 FOREVER = datetime.max.replace(tzinfo=UTC)
 SEEN = ("hint_shown", "solution_seen", "looked")  # kinds of notes that belong to a round
 
@@ -44,7 +45,7 @@ class Round:
     Attributes:
         ended_at: When it was solved, else of the last that happened in it.
         runs: Up to the one that passed.
-        hints: Different hints shown before that.
+        hints: Different hints shown before that, those of the days before it began among them.
         looks: Red looks of `kata watch` before that.
         solution_seen: Whether the solution was shown before that.
         minutes: Worked, without pauses; None when nothing says when it began.
@@ -127,9 +128,23 @@ def rounds_of(kata: Kata, tries: Sequence[Event], notes: Sequence[Note]) -> list
     """
     starts = sorted({_moment(note.at) for note in notes if note.kind == "started"})
     seen = [Event(_moment(note.at), note.kind, note.detail) for note in notes if note.kind in SEEN]
+    rounds: list[Round] = []
+    for begin, end in pairwise([EVER, *starts, FOREVER]):
+        help_before = _hints_before(begin, seen, rounds)
+        these = [*help_before, *_between(seen, begin, end)]
+        rounds.append(_round(kata, begin, _between(tries, begin, end), these))
+    return rounds
+
+
+def _hints_before(begin: datetime, seen: Sequence[Event], rounds: Sequence[Round]) -> list[Event]:
+    """Hints shown in the days before `begin`; those of the day of the last solve were study."""
+    if begin == EVER:
+        return []
+    solved_on = max((one.ended_at.date() for one in rounds if one.solved), default=EVER.date())
     return [
-        _round(kata, begin, _between(tries, begin, end), _between(seen, begin, end))
-        for begin, end in pairwise([EVER, *starts, FOREVER])
+        one
+        for one in _between(seen, begin - LINGERS, begin)
+        if one.what == "hint_shown" and one.at.date() > solved_on
     ]
 
 
@@ -146,7 +161,7 @@ def _round(kata: Kata, begin: datetime, tries: Sequence[Event], seen: Sequence[E
     worked = sum((min(gap, longest) for gap in gaps), timedelta())
     return Round(
         began_at=tries[0].at if begin == EVER and tries else begin,
-        ended_at=max((one.at for one in [*tries, *seen]), default=begin),
+        ended_at=max((one.at for one in [*tries, *seen] if one.at >= begin), default=begin),
         solved=passed is not None,
         runs=len(tries),
         hints=len({one.detail for one in seen if one.what == "hint_shown"}),

@@ -28,7 +28,7 @@ class Pupil:
     @property
     def solved(self) -> int:
         """Katas that are fast or mastered."""
-        return sum(kata.level >= Level.FAST for kata in self.card.katas)
+        return sum(kata.level.owned for kata in self.card.katas)
 
     @property
     def mastered(self) -> int:

@@ -33,6 +33,8 @@ def attempt(
     """
     Run a submission and keep the attempt, an interrupted one as aborted.
 
+    The untouched stub is run like any other file, and is no attempt: nothing of it is kept.
+
     Args:
         submission: What is judged; a file of the learner's own that passes is kept as well.
         progress: Where the attempt is kept; None where there is no room for that.
@@ -57,6 +59,8 @@ def attempt(
     if not submission.code_hash:
         read_file(submission.path)  # says what is wrong with it
     assert_profiles(kata, device)
+    if submission.is_blank():
+        progress = None
     begun = None
     with Interrupts() as interrupts:
         if progress:

@@ -20,7 +20,7 @@ from tests.scorecards.test_year import END
 PAGE = Path(__file__).parent / "year" / "scorecard.html"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PHONE = 390
-LEVELS = ("untried", "attempted", "correct", "fast", "mastered")
+LEVELS = ("untried", "attempted", "correct", "solved", "fast", "mastered")
 # a page cannot be asked how wide it is, but it can say so in its title
 MEASURE = """<script>addEventListener("load", () => {
     const page = document.documentElement
@@ -78,7 +78,9 @@ def class_page(tmp_path_factory):
 @in_a_browser
 def test_what_was_done_is_on_the_page(dom):
     levels = json.loads(PAGE.with_suffix(".json").read_text())["whole"]["items"]
-    assert f"{levels['fast'] + levels['mastered']} of 416 items owned" in dom.text
+    assert (
+        f"{levels['solved'] + levels['fast'] + levels['mastered']} of 416 items owned" in dom.text
+    )
     assert "kata_01_1" in dom.text
     assert "Topic 5: locked" in dom.text
     assert len(dom.all("tr")) > 187  # a row for each kata that was tried, and headings

@@ -12,6 +12,7 @@ from datetime import date, datetime, timedelta
 from harness.content.catalog import Curriculum
 from harness.content.coverage import coverage_of
 from harness.content.kata import Kata
+from harness.learner.advice import Advice, advise, due, placed_out
 from harness.learner.mastery import Level, Review, Standing, item_standings, standings, timed_on
 from harness.learner.progress import Attempt, Best, Outline, Progress
 
@@ -104,8 +105,13 @@ class Group:
 
     @property
     def owned(self) -> int:
-        """How many of its items are fast or mastered."""
-        return self.items[Level.FAST] + self.items[Level.MASTERED]
+        """How many of its items are solved or better."""
+        return sum(count for level, count in self.items.items() if level.owned)
+
+    @property
+    def tried(self) -> bool:
+        """Whether any of its katas was ever run."""
+        return any(count for level, count in self.katas.items() if level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +145,7 @@ class Scorecard:
     Attributes:
         kept: Reviews in a row, up to the newest, that were solved in time.
         due: Names of katas to write again, the most forgotten first.
+        next: What `kata next` names first; None when there is nothing to take up.
         best: Best share of the speed of light, or ratio, by kata, profile and threshold.
     """
 
@@ -151,14 +158,17 @@ class Scorecard:
     topics: tuple[TopicLine, ...]
     days: tuple[Day, ...]
     due: tuple[str, ...]
+    next: Advice | None
     kept: int
     best: tuple[Best, ...]
 
 
-def read_scorecard(curriculum: Curriculum, progress: Progress, now: datetime) -> Scorecard:
-    """The scorecard of a history at the moment `now`, which has a zone."""
-    outlines, best = progress.outlines(), progress.best()
-    known = standings(curriculum.katas, outlines, progress.notes(), timed_on(best), now)
+def read_scorecard(
+    curriculum: Curriculum, progress: Progress, now: datetime, *, edited: Collection[str] = ()
+) -> Scorecard:
+    """The scorecard of a history at the moment `now`, which has a zone; `edited` as of `advise`."""
+    outlines, best, notes = progress.outlines(), progress.best(), progress.notes()
+    known = standings(curriculum.katas, outlines, notes, timed_on(best), now)
     newest = {one.kata: one.id for one in outlines if one.status == "passed"}
     proofs = progress.by_id(newest.values())
     return build_scorecard(
@@ -168,6 +178,8 @@ def read_scorecard(curriculum: Curriculum, progress: Progress, now: datetime) ->
         days=_days(outlines),
         best=best,
         now=now,
+        placed=placed_out(notes),
+        edited=edited,
     )
 
 
@@ -179,6 +191,8 @@ def build_scorecard(
     days: Iterable[Day] = (),
     best: Iterable[Best] = (),
     now: datetime,
+    placed: Collection[str] = (),
+    edited: Collection[str] = (),
 ) -> Scorecard:
     """
     Put a scorecard together.
@@ -190,6 +204,7 @@ def build_scorecard(
         days: What was done, oldest first.
         best: What was timed best.
         now: The moment that `known` is about.
+        placed, edited: As of `advise`.
     """
     katas = tuple(
         _kata_line(curriculum, name, one, proofs.get(name)) for name, one in known.items()
@@ -216,9 +231,7 @@ def build_scorecard(
         _group(part.id, part.name, part.id, set(part.weeks), items, katas)
         for part in curriculum.parts
     )
-    forgotten = sorted(
-        (one for one in known.values() if one.is_due(now)), key=lambda one: one.recall or 0.0
-    )
+    advised = advise(curriculum, known, now, placed=placed, edited=edited)
     return Scorecard(
         at=now,
         whole=_group(0, "Curriculum", 0, set(curriculum.weeks), items, katas),
@@ -228,7 +241,8 @@ def build_scorecard(
         katas=katas,
         topics=_topics(curriculum, katas),
         days=tuple(days),
-        due=tuple(one.kata for one in forgotten),
+        due=tuple(one.kata for one in due(known, now)),
+        next=next(iter(advised), None),
         kept=_kept(known.values(), now),
         best=tuple(best),
     )
@@ -307,7 +321,7 @@ def _topics(curriculum: Curriculum, katas: Iterable[KataLine]) -> tuple[TopicLin
         for topic in curriculum.topics
     }
     share = {
-        key: sum(level >= Level.FAST for level in found) / len(found) if found else 0.0
+        key: sum(level.owned for level in found) / len(found) if found else 0.0
         for key, found in mine.items()
     }
     ready = {key for key, found in mine.items() if found and share[key] >= OPEN_SHARE}

@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from harness.learner.mastery import Level
+from harness.learner.levels import Level
 from harness.reports.scorecard import Scorecard
 
 CHARACTER = 6.6  # width of one, on average, in the badge's units
@@ -10,10 +10,13 @@ PADDING = 8
 
 
 def as_svg(card: Scorecard) -> str:
-    """Two fields: what this is, and how much is owned and mastered."""
-    levels = card.whole.items
+    """Two fields: what this is, and how many katas are mastered and solved."""
+    levels = card.whole.katas
     left = "GPU katas"
-    right = f"{card.whole.owned} of {card.whole.size} owned, {levels[Level.MASTERED]} mastered"
+    right = f"{levels[Level.MASTERED]} of {len(card.katas)} katas mastered"
+    solved = sum(count for level, count in levels.items() if level.owned)
+    if more := solved - levels[Level.MASTERED]:
+        right += f", {more} more solved"
     widths = [round(len(words) * CHARACTER + 2 * PADDING) for words in (left, right)]
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" width="{total}" height="20" role="img" '

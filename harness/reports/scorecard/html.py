@@ -21,7 +21,7 @@ from harness.reports.scorecard import Day, Group, ItemLine, Scorecard, TopicLine
 if TYPE_CHECKING:
     from harness.reports.classroom import Pupil
 
-MARKS = {"untried": "·", "attempted": "○", "correct": "◐", "fast": "●", "mastered": "★"}
+MARKS = {str(level): level.glyph for level in Level}
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 168, 54, 28, 12  # of the map, in pixels
 LINE, LEADING = 24, 16  # characters and height of a line in a box
 CELL = 12  # a day of the history
@@ -71,7 +71,7 @@ def as_html(card: Scorecard, pictures: Sequence[Picture] = ()) -> str:
         levels=[str(level) for level in reversed(Level)],
         marks=MARKS,
         mastered=Level.MASTERED,
-        solved=sum(kata.level >= Level.FAST for kata in card.katas),
+        solved=sum(kata.level.owned for kata in card.katas),
         hints=sum(kata.hints for kata in card.katas),
         peeks=sum(kata.peeks for kata in card.katas),
         due=[by_name[name] for name in card.due],
@@ -161,7 +161,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
 
 
 def _box(topic: TopicLine, x: int, y: int) -> Markup:
-    fill = "fast" if topic.share >= 1 and topic.katas else "correct" if topic.share else "untried"
+    fill = "solved" if topic.share >= 1 and topic.katas else "correct" if topic.share else "untried"
     state = "open" if topic.open else "locked"
     done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
     name = wrap(topic.name, LINE, max_lines=2, placeholder="…")

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 
 from harness.base.words import readable
-from harness.learner.mastery import Level
+from harness.learner.mastery import CLEAN_DAYS
 from harness.reports.scorecard import Scorecard
+from harness.reports.scorecard.terminal import totals
 
 BAR = 10
+HEADINGS = ("kata", "week", "level", "cold days", "due", "cost", "speed on", "runs", "hints",
+            "solution seen")  # fmt: skip
 SPECIAL = re.compile(r"[\\`*<>\[\]|~]")  # an underscore inside a word is none
 
 
@@ -19,8 +22,11 @@ def as_markdown(card: Scorecard) -> str:
 def _lines(card: Scorecard) -> Iterator[str]:
     yield "# GPU katas: scorecard"
     yield ""
-    yield f"As of {card.at.date()}: {card.whole.owned} of {card.whole.size} items owned,"
-    yield f"{card.whole.items[Level.MASTERED]} mastered; {card.kept} reviews kept in a row."
+    yield f"As of {card.at.date()}:"
+    yield from totals(card)
+    if card.next:
+        yield ""
+        yield f"Next: {card.next.kata} ({card.next.reason})."
     if card.due:
         yield ""
         yield f"Due: {', '.join(card.due)}."
@@ -28,6 +34,8 @@ def _lines(card: Scorecard) -> Iterator[str]:
     yield "| part | owned | |"
     yield "|---|---:|---|"
     for part in card.parts:
+        if not part.tried:
+            continue
         full = round(BAR * part.owned / part.size) if part.size else 0
         bar = "█" * full + "░" * (BAR - full)
         yield f"| {part.number}. {_text(part.title)} | {part.owned}/{part.size} | {bar} |"
@@ -35,19 +43,20 @@ def _lines(card: Scorecard) -> Iterator[str]:
     if not tried:
         return
     yield ""
-    yield "| kata | week | level | cost | speed on | runs | hints | solution seen | due |"
-    yield "|---|---:|---|---|---|---:|---:|---:|---|"
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield "|---|---:|---|---|---|---|---|---:|---:|---:|"
     for kata in tried:
         cells = (
             kata.name,
             kata.week,
-            kata.level,
+            f"{kata.level.glyph} {kata.level}",
+            f"{min(kata.clean_days, CLEAN_DAYS)} of {CLEAN_DAYS}",
+            kata.due.date() if kata.due else "",
             "met" if kata.counted else "",
             ", ".join(kata.timed_on),
             kata.runs,
             kata.hints,
             kata.peeks,
-            kata.due.date() if kata.due else "",
         )
         yield f"| {' | '.join(_text(str(cell)) for cell in cells)} |"
 
