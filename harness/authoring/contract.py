@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError, nearest
+from harness.content.course import shown
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
 from harness.content.submission import Submission, wrong_solutions
@@ -45,7 +46,7 @@ def _missing_files(kata: Kata) -> Iterator[str]:
     tests = kata.folder / f"test_{kata.name}.py"
     for path in (kata.file, kata.solution, kata.folder / "README.md", kata.oracle, tests):
         if not path.is_file() or not path.read_text(encoding="utf-8").strip():
-            yield f"{path.relative_to(kata.root)}: expected a file with something in it, found none"
+            yield f"{shown(path, kata.root)}: expected a file with something in it, found none"
 
 
 def _metadata_problems(kata: Kata) -> Iterator[str]:
@@ -78,7 +79,7 @@ def _author_problems(kata: Kata) -> Iterator[str]:
         if path.suffix in TEXT:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
                 if "TODO(author)" in line:
-                    yield f"{path.relative_to(kata.root)}:{number}: TODO(author) is left"
+                    yield f"{shown(path, kata.root)}:{number}: TODO(author) is left"
 
 
 def _brief_problems(kata: Kata) -> Iterator[str]:
@@ -87,14 +88,14 @@ def _brief_problems(kata: Kata) -> Iterator[str]:
     for number, line in enumerate(brief.read_text(encoding="utf-8").splitlines(), start=1):
         if len(line) > BRIEF_WIDTH and not line.startswith("|"):
             yield (
-                f"{brief.relative_to(kata.root)}:{number}: expected at most {BRIEF_WIDTH} "
+                f"{shown(brief, kata.root)}:{number}: expected at most {BRIEF_WIDTH} "
                 f"characters, found {len(line)}. Wrap the line."
             )
 
 
 def _stub_problems(kata: Kata) -> Iterator[str]:
     """The stub is what is cut out of the reference, so that neither is written twice."""
-    reference = f"the reference, {kata.solution.relative_to(kata.root)}"
+    reference = f"the reference, {shown(kata.solution, kata.root)}"
     try:
         cut = cut_stub(kata)
     except HarnessError as error:
@@ -109,7 +110,7 @@ def _stub_problems(kata: Kata) -> Iterator[str]:
     for number, (expected, line) in enumerate(lines, start=1):
         if expected != line:
             yield (
-                f"{kata.file.relative_to(kata.root)}:{number}: expected "
+                f"{shown(kata.file, kata.root)}:{number}: expected "
                 f"{_quoted(expected)}, as cut out of {reference}, found {_quoted(line)}. "
                 f"Change the reference or [stub] of kata.toml, then: kata stub {kata.name} --write"
             )

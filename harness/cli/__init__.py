@@ -45,6 +45,11 @@ SECTIONS = {
         ),
     },
     "Your files": {
+        "init": ("anywhere", "Make a folder of your own to work in, with every kata."),
+        "update": (
+            "anywhere",
+            "Bring new and mended katas into your folder; every file you edited stays.",
+        ),
         "swap": ("practise", "Put the reference solution in place; your file is kept."),
         "restore": ("practise", "Bring back what was in place before `kata swap`."),
         "reset": ("practise", "Start again from the blank stub; your file is kept."),

@@ -15,6 +15,7 @@ import click
 from harness.base.errors import DiskFull, HarnessError, UsageProblem
 from harness.base.shelf import Shelf
 from harness.content.catalog import Curriculum, Week, load_curriculum
+from harness.content.course import is_package
 from harness.content.kata import Kata
 
 if TYPE_CHECKING:
@@ -51,15 +52,29 @@ class House:
 
     @cached_property
     def curriculum(self) -> Curriculum:
-        """Parts, weeks and katas."""
+        """
+        Parts, weeks and katas.
+
+        Raises:
+            UsageProblem: there is no folder to work in, only the installed package.
+        """
+        self._assert_own()
         return load_curriculum(self.root, Shelf(self.home / "cache" / "toml.json"))
 
     @cached_property
     def home(self) -> Path:
-        """Where progress, kept copies and caches live."""
+        """Where progress, kept copies and caches live; UsageProblem as of `curriculum`."""
+        self._assert_own()
         from harness.hardware.environment import home_folder
 
         return home_folder(self.root)
+
+    def _assert_own(self) -> None:
+        if is_package(self.root):
+            raise UsageProblem(
+                f"{Path.cwd()}: expected a folder made by `kata init`, or one inside it, found "
+                "none. Make one: kata init DIR, then cd DIR"
+            )
 
     @cached_property
     def progress(self) -> "Progress":

@@ -3,6 +3,7 @@
 import platform
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
@@ -12,9 +13,11 @@ from harness.base.errors import HarnessError
 from harness.base.words import readable
 from harness.cli import draw
 from harness.cli.house import House
+from harness.content.course import is_placed, part_of
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import device_present
-from harness.hardware.packages import JUDGED_WITH, unmet_requirements, versions
+from harness.hardware.packages import JUDGED_WITH, PROJECT, by_hand, unmet_requirements, versions
+from harness.learner.folder import placed
 
 
 @click.command("export")
@@ -84,15 +87,29 @@ def doctor(house: House) -> None:
     lines += [
         ("GPU driver", gpu, True),
         ("katas", *_told(lambda: str(len(house.curriculum.katas)))),
+        *_release(house),
         ("history", *_told(lambda: f"{len(house.progress.attempts())} attempts in {house.home}")),
     ]
     width = max(len(name) for name, _, _ in lines)
     for name, what, good in lines:
         click.echo(f"{'ok ' if good else '!! '} {name:{width}}  {what}")
     if unmet:
-        way_out = "pip install -c constraints.txt -e ."
+        constraints = house.shown(part_of(house.root, "constraints.txt"))
+        way_out = by_hand(house.root).replace("install", f"install -c {constraints}")
         click.echo(f"To install what was tested together: {way_out}", err=True)
     sys.exit(0 if all(good for _, _, good in lines) else 3)
+
+
+def _release(house: House) -> list[tuple[str, str, bool]]:
+    """In a learner's own folder: whether it is of the release that is installed."""
+    if not is_placed(house.root):
+        return []
+    there, sound = _told(lambda: placed(house.root).version)
+    here = version(PROJECT)
+    if not sound:
+        return [("release", there, False)]
+    told = there if there == here else f"expected {here}, found {there}: kata update"
+    return [("release", told, there == here)]
 
 
 def _told(question: Callable[[], str]) -> tuple[str, bool]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from harness.base.errors import MetadataError, UsageProblem, nearest
 from harness.base.schema import Problems, Table, read_toml
 from harness.base.shelf import Shelf
+from harness.content.course import shipped
 from harness.content.kata import Kata, Read, load_kata, week_number
 
 T = TypeVar("T")
@@ -285,9 +286,10 @@ def find_root(start: Path) -> Path:
     """
     The project's root: the nearest folder at or above `start` that holds a curriculum.
 
-    Falls back to the folder the harness itself lives in, so that ``kata`` works from anywhere.
+    Falls back to what this installation ships: a clone, in which ``kata`` then works from
+    anywhere, or the package, which is for reading only.
     """
     for folder in (start, *start.parents):
         if (folder / "katas" / "curriculum.toml").is_file():
             return folder
-    return Path(__file__).resolve().parents[2]
+    return shipped()

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.base.errors import nearest
 from harness.base.schema import Problems, Table, read_toml
+from harness.content.course import part_of
 from harness.content.promises import Refusal, take_in_place, take_refusals
 
 BACKENDS = (
@@ -160,7 +161,7 @@ class Kata:
     @property
     def solution(self) -> Path:
         """The reference solution."""
-        return self.root / "solutions" / f"{self.id}.py"
+        return part_of(self.root, f"solutions/{self.id}.py")
 
     @property
     def oracle(self) -> Path:
@@ -170,7 +171,7 @@ class Kata:
     @property
     def wrong(self) -> Path:
         """The folder of the wrong solutions that must die."""
-        return self.root / "tests" / "wrong" / self.id
+        return part_of(self.root, f"tests/wrong/{self.id}")
 
 
 def load_kata(folder: Path, read: Read = read_toml) -> Kata:

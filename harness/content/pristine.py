@@ -2,6 +2,7 @@
 
 import subprocess
 
+from harness.content.course import is_placed, shipped
 from harness.content.kata import Kata
 
 
@@ -19,8 +20,15 @@ def pristine_stub(kata: Kata) -> bytes | None:
 
 
 def committed_stub(kata: Kata) -> bytes | None:
-    """The stub in git's HEAD; None without git, or when it was never committed."""
+    """
+    The stub in git's HEAD; None without git, or when it was never committed.
+
+    A folder made by ``kata init`` may be in a git of the learner's own, with their answers: there
+    it is the package's.
+    """
     inside = kata.file.relative_to(kata.root).as_posix()
+    if is_placed(kata.root) and (packaged := shipped() / inside).is_file():
+        return packaged.read_bytes()
     try:
         shown = subprocess.run(
             ["git", "show", f"HEAD:./{inside}"], cwd=kata.root, capture_output=True, check=False

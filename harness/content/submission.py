@@ -9,6 +9,7 @@ from typing import Literal
 from harness.base.errors import MetadataError, UsageProblem, nearest
 from harness.base.files import hash_of, sha256, write_atomically
 from harness.base.schema import Problems, Table, read_toml
+from harness.content.course import shown
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub, pristine_stub
 
@@ -67,12 +68,10 @@ class Submission:
 
     def stub_message(self, error: NotImplementedError | None = None) -> str:
         """The one line a test prints when the code that raised `error` is not written yet."""
-        shown = self.kata.file if self.label in ("yours", "stub") else self.path
-        if shown.is_relative_to(self.kata.root):
-            shown = shown.relative_to(self.kata.root)
+        file = self.kata.file if self.label in ("yours", "stub") else self.path
         function, _ = self.place_of(error)
         of_which = "" if function in ("", self.kata.name) else f".{function}"
-        return f"{self.kata.name}{of_which} is still a stub: edit {shown}"
+        return f"{self.kata.name}{of_which} is still a stub: edit {shown(file, self.kata.root)}"
 
 
 def resolve(kata: Kata, impl: str, cache: Path) -> Submission:

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from importlib import invalidate_caches
 from importlib.metadata import PackageNotFoundError, PackagePath, metadata, requires, version
 from importlib.metadata import files as files_of
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.base.errors import HarnessError
+from harness.content.course import is_placed, part_of
 from harness.content.kata import Kata
 
 PROJECT = "gpu-katas"  # its name as a package
@@ -33,8 +35,15 @@ def missing_extra(kata: Kata) -> str | None:
         return f"extra: expected one of {', '.join(extras)}, found {kata.extra!r}"
     for wanted in _of_extra(kata.extra):
         if not _installed(wanted.name):
-            return f"{kata.name} needs {wanted.name}: pip install -e '.[{kata.extra}]'"
+            return f"{kata.name} needs {wanted.name}: {by_hand(kata.root, kata.extra)}"
     return None
+
+
+def by_hand(root: Path, extra: str = "") -> str:
+    """What to type to install the project, or its `extra`: a clone is installed as it lies."""
+    project = PROJECT if is_placed(root) else "."
+    wanted = f"'{project}[{extra}]'" if extra else project
+    return f"pip install {wanted}" if is_placed(root) else f"pip install -e {wanted}"
 
 
 def install_extra(kata: Kata) -> None:
@@ -47,7 +56,7 @@ def install_extra(kata: Kata) -> None:
     wanted = _of_extra(kata.extra) if kata.extra else []
     if not wanted:
         raise HarnessError(f"{kata.name}: {missing_extra(kata)}")
-    constraints = kata.root / "constraints.txt"
+    constraints = part_of(kata.root, "constraints.txt")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["-c", str(constraints)] if constraints.is_file() else []
     for one in wanted:
@@ -59,7 +68,7 @@ def install_extra(kata: Kata) -> None:
         last = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
         raise HarnessError(
             f"{kata.name}: expected pip to install the extra {kata.extra}, found: {last}. "
-            f"Try it by hand: pip install -e '.[{kata.extra}]'"
+            f"Try it by hand: {by_hand(kata.root, kata.extra or '')}"
         )
     invalidate_caches()  # what was looked for in vain is there now
 

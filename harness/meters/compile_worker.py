@@ -41,6 +41,7 @@ from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction
 
 from harness import cuda
+from harness.content.course import PACKAGED
 from harness.meters.kernel_facts import cuda_facts, triton_facts
 
 DEVICE = "cuda:0"  # with its index: a build of PyTorch without CUDA cannot look it up
@@ -227,7 +228,7 @@ def own_sources(opened: set[str]) -> set[str]:
     return {
         name
         for name in opened
-        if PACKAGES.isdisjoint(Path(name).parts)
+        if (PACKAGES.isdisjoint(Path(name).parts) or Path(name).is_relative_to(PACKAGED))
         and not any(Path(name).is_relative_to(folder) for folder in LIBRARIES)
     }
 

@@ -18,6 +18,7 @@ from typing import Any
 from harness.base.errors import HarnessError
 from harness.base.files import write_atomically
 from harness.base.schema import read_toml
+from harness.content.course import part_of
 from harness.content.kata import Kata
 from harness.content.submission import NAIVE, resolve
 from harness.hardware.bridges import bridges
@@ -151,7 +152,7 @@ def save(results: dict[str, Any], path: Path) -> None:
 
 def kept_results(root: Path) -> list[dict[str, Any]]:
     """The results that the project at `root` ships, oldest first."""
-    return load_results(root / "hardware_profiles" / "measured")
+    return load_results(part_of(root, "hardware_profiles/measured"))
 
 
 def load_results(folder: Path) -> list[dict[str, Any]]:

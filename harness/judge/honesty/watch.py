@@ -41,6 +41,7 @@ import pytest
 from _pytest import outcomes
 
 from harness.base.errors import SubmissionError
+from harness.content.course import is_placed, shipped
 from harness.content.kata import ON_THE_HOST, SIMULATED
 from harness.content.submission import Submission
 from harness.hardware.environment import cache_folder, home_folder
@@ -324,8 +325,7 @@ def _answers(root: Path, oracle: Path) -> tuple[str, ...]:
     """Files and folders that hold an answer, or the attempts."""
     progress = home_folder() / "progress.db"
     answers = (
-        root / "solutions",
-        root / "tests" / "wrong",
+        *(place / part for place in _places(root) for part in ("solutions", "tests/wrong")),
         root / ".git",
         oracle,
         cache_folder() / "wrong",
@@ -338,7 +338,13 @@ def _answers(root: Path, oracle: Path) -> tuple[str, ...]:
 def _house(root: Path) -> tuple[str, ...]:
     """Files and folders that decide over verdicts, this one's or later ones."""
     parts = ("katas", "hardware_profiles", "pyproject.toml")
-    return (HARNESS.removesuffix(os.sep), *(realpath(root / part) for part in parts))
+    inside = (realpath(place / part) for place in _places(root) for part in parts)
+    return (HARNESS.removesuffix(os.sep), *inside)
+
+
+def _places(root: Path) -> tuple[Path, ...]:
+    """Where the parts of the course are: a folder that was placed shares them with the package."""
+    return (root, shipped()) if is_placed(root) else (root,)
 
 
 def _of_the_judge(trace: TracebackType | None, watch: _Watch, submission: Submission) -> bool:
