@@ -259,14 +259,15 @@ def item_standings(
         item: ItemStanding(
             item=item,
             katas=tuple(covering[item]),
-            level=_least([known[name].level for name in covering[item]]),
+            level=least([known[name].level for name in covering[item]]),
             owned=sum(known[name].level.owned for name in covering[item]),
         )
         for item in items
     }
 
 
-def _least(levels: Sequence[Level]) -> Level:
+def least(levels: Sequence[Level]) -> Level:
+    """How far a group of katas is owned; some of them untried and others not, it is attempted."""
     if not any(levels):
         return Level.UNTRIED
     return max(min(levels), Level.ATTEMPTED)

@@ -13,7 +13,7 @@ import pytest
 from harness.learner.progress import Progress
 from harness.reports.classroom import Pupil
 from harness.reports.scorecard import read_scorecard
-from harness.reports.scorecard.html import class_as_html
+from harness.reports.scorecard.html import as_html, class_as_html, read_picture
 from tests.scorecards.learner import curriculum
 from tests.scorecards.test_year import END
 
@@ -65,11 +65,21 @@ def dom():
 
 
 @pytest.fixture(scope="module")
-def class_page(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("class")
-    known = curriculum()
-    card = read_scorecard(known, Progress(folder), END)
-    page = folder / "class.html"
+def card(tmp_path_factory):
+    """Of somebody who has not begun."""
+    return read_scorecard(curriculum(), Progress(tmp_path_factory.mktemp("new")), END)
+
+
+def broad_picture(folder):
+    file = folder / "broad.svg"
+    size = 'width="1200" height="300"'
+    file.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}><rect {size}/></svg>')
+    return read_picture(file)
+
+
+@pytest.fixture(scope="module")
+def class_page(card, tmp_path_factory):
+    page = tmp_path_factory.mktemp("class") / "class.html"
     names = ("Ada <b>", *(f"learner{at}" for at in range(20)))
     page.write_text(class_as_html([Pupil(name=name, card=card) for name in names]))
     return page
@@ -78,11 +88,10 @@ def class_page(tmp_path_factory):
 @in_a_browser
 def test_what_was_done_is_on_the_page(dom):
     levels = json.loads(PAGE.with_suffix(".json").read_text())["whole"]["items"]
-    assert (
-        f"{levels['solved'] + levels['fast'] + levels['mastered']} of 416 items owned" in dom.text
-    )
+    owned = sum(levels[name] for name in ("solved", "fast", "mastered"))
+    assert f"{owned} of 416 concepts with a kata owned" in dom.text
     assert "kata_01_1" in dom.text
-    assert "Topic 5: locked" in dom.text
+    assert "Topic 5 · untried · locked · 0% of 56" in dom.text
     assert len(dom.all("tr")) > 187  # a row for each kata that was tried, and headings
     assert dom.all("html")[0]["lang"] == "en"
 
@@ -99,19 +108,21 @@ def test_every_link_leads_somewhere(dom):
 @in_a_browser
 def test_the_page_has_landmarks_and_boxes_for_the_keyboard(dom):
     assert [len(dom.all(tag)) for tag in ("header", "nav", "main", "footer", "h1")] == [1] * 5
-    boxes = [one for one in dom.all("div") if one.get("class") == "wide"]
-    assert len(boxes) == 4
+    boxes = [one for one in dom.all("div") if "wide" in one.get("class", "")]
+    assert len(boxes) == 2  # the other sections fit a phone
     assert all(one["tabindex"] == "0" and one["aria-label"] for one in boxes)
     assert dom.all("script") == []
     assert dom.all("link") == []
 
 
 @in_a_browser
-@pytest.mark.parametrize("which", ["scorecard", "class"])
-def test_a_phone_scrolls_down_only(which, class_page, tmp_path):
-    source = PAGE if which == "scorecard" else class_page
+@pytest.mark.parametrize("which", ["scorecard", "class", "pictures"])
+def test_a_phone_scrolls_down_only(which, class_page, card, tmp_path):
+    text = class_page.read_text() if which == "class" else PAGE.read_text()
+    if which == "pictures":
+        text = as_html(card, [broad_picture(tmp_path)])
     page = tmp_path / "measured.html"
-    page.write_text(source.read_text().replace("</head>", f"{MEASURE}</head>"))
+    page.write_text(text.replace("</head>", f"{MEASURE}</head>"))
     # a window is never narrower than 500 pixels: a frame is
     frame = tmp_path / "phone.html"
     frame.write_text(
@@ -137,6 +148,29 @@ def test_it_is_drawn_and_nothing_is_complained_of(tmp_path):
     width, height = (int.from_bytes(data[at : at + 4]) for at in (16, 20))
     assert (width, height) == (1200, 2000)
     assert len(data) > 50_000  # an empty page is a tenth of this
+
+
+@in_a_browser
+def test_a_year_is_printed_on_few_sheets(tmp_path):
+    paper = tmp_path / "page.pdf"
+    browse(PAGE, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
+    assert len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 4
+
+
+def test_what_is_due_first_stands_first(card):
+    source = PAGE.read_text()
+    dates = re.findall(r'<td class="whole">(?:<b>now</b>, )?(\d{4}-\d\d-\d\d)</td>', source)
+    assert len(dates) > 180
+    assert dates == sorted(dates)
+
+
+def test_a_topic_has_the_colour_of_its_level():
+    topics = json.loads(PAGE.with_suffix(".json").read_text())["topics"]
+    known = {one["name"]: one for one in topics}
+    boxes = re.findall(r"<title>(Topic \d): .*?<rect [^>]*?fill=\"var\(--(\w+)", PAGE.read_text())
+    assert len(boxes) == len(known) == 6
+    assert {name: known[name]["level"] for name, _ in boxes} == dict(boxes)
+    assert len({fill for _, fill in boxes}) > 1
 
 
 def test_a_name_cannot_bring_markup(class_page):

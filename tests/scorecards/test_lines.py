@@ -141,7 +141,7 @@ def test_a_hint_without_a_run_is_in_the_table_and_in_the_total(desk):
     desk.learner.note("hint_shown", "kata_02_1", START, "1")
     card = desk.card(START + DAY)
     page, text = drawn(card, "html"), drawn(card, "md")
-    assert "<b>3</b> hints shown" in page
+    assert "<b>3</b> hints read" in page
     assert page.count('<tr id="kata-') == 2
     table = [line.split(" | ") for line in text.splitlines() if line.startswith("| kata_")]
     assert sum(int(row[8]) for row in table) == 3

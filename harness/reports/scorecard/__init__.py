@@ -13,7 +13,15 @@ from harness.content.catalog import Curriculum
 from harness.content.coverage import coverage_of
 from harness.content.kata import Kata
 from harness.learner.advice import Advice, advise, due, placed_out
-from harness.learner.mastery import Level, Review, Standing, item_standings, standings, timed_on
+from harness.learner.mastery import (
+    Level,
+    Review,
+    Standing,
+    item_standings,
+    least,
+    standings,
+    timed_on,
+)
 from harness.learner.progress import Attempt, Best, Outline, Progress
 
 OPEN_SHARE = 0.5  # of a topic's katas that are fast before the topics that need it are open
@@ -116,7 +124,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLine:
-    """A node of the dependency map; open once what it needs is owned."""
+    """
+    A node of the dependency map; open once what it needs is owned.
+
+    Attributes:
+        share: How much of its katas is solved or better, 0 to 1.
+        level: That of the least of its katas.
+        katas: How many there are.
+    """
 
     id: str
     name: str
@@ -124,6 +139,7 @@ class TopicLine:
     weeks: tuple[int, ...]
     needs: tuple[str, ...]
     share: float
+    level: Level
     katas: int
     open: bool
 
@@ -337,6 +353,7 @@ def _topics(curriculum: Curriculum, katas: Iterable[KataLine]) -> tuple[TopicLin
             weeks=topic.weeks,
             needs=topic.needs,
             share=share[topic.id],
+            level=least(mine[topic.id]),
             katas=len(mine[topic.id]),
             open=ready.issuperset(topic.needs),
         )
