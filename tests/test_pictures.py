@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from harness.hardware.profiles import Cost, find_profile
 from harness.learner.progress import Best
 from harness.reports.ladder import Rung
 from harness.reports.pictures import canvas, roofline
+from harness.reports.pictures.draw_roofline import draw_roofline
 from harness.reports.pictures.ledger import MOST_ROWS, Ledger
 from harness.reports.pictures.recording import Recording, Run
 
@@ -181,6 +183,22 @@ def test_roofline_draws_what_was_measured(kata_command, scaled, tmp_path):
     for words in ("scaled reference 50%", "scaled library 0%", "memory 4.8 TB/s"):
         assert words in svg
     assert "not timed" not in svg
+
+
+def test_what_has_no_time_stands_under_the_axis(tmp_path, h200):
+    pytest.importorskip("matplotlib")
+    work = Cost(flops=1e9, bytes=1e9)
+    timed, counted = (
+        roofline.Entry(kata="k", impl=impl, case="", dtype="float32", cost=work, least=1e9,
+                       seconds=seconds, share=share, source="")
+        for impl, seconds, share in (("reference", 1e-3, 0.5), ("naive", None, None))
+    )  # fmt: skip
+    draw_roofline([timed, counted], h200, "both", tmp_path / "r.svg")
+    texts = re.findall(r' y="([\d.]+)"[^>]*>([^<]+)</text>', (tmp_path / "r.svg").read_text())
+    down = {words: float(y) for y, words in texts}  # from the top of the page
+    ticks = [float(y) for y, words in texts if words in ("0.1", "1", "10")]
+    assert down["k reference 50%"] < down["counted, not timed:"]
+    assert down["counted, not timed:"] < down["k naive"] < max(ticks)
 
 
 def test_a_kata_without_a_place_on_the_roofline_is_named(kata_command):

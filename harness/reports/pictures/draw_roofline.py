@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (10.5, 6.5)
-COUNTED_FOOT, COUNTED_STEP = 0.03, 0.033  # of the axes' height: where counted marks stand
+CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # words on a dotted line
+ROW = 14.0  # points: a counted mark's share of the strip under the axis
 GAP = 12.0  # points between neighbouring labels
 LETTER = 4.9  # points that a letter of a label takes
 PIECES = 100  # of a ceiling, which labels keep clear of
@@ -52,15 +53,29 @@ def draw_roofline(entries: Sequence[Entry], profile: Profile, title: str, file: 
         working = [one for one in entries if one.cost.flops]
         moving = [one for one in entries if not one.cost.flops]
         styles = _styles(entries)
-        if working and moving:
-            left, right = figure.subplots(1, 2, width_ratios=(3, 1))
-            _draw_plane(figure, left, working, profile, styles)
-            _draw_movers(right, moving, profile, styles)
-        elif moving:
-            _draw_movers(figure.subplots(), moving, profile, styles)
-        else:
-            _draw_plane(figure, figure.subplots(), working, profile, styles)
+        plane, strip, movers = _layout(figure, working, moving)
+        if plane is not None:
+            _draw_plane(figure, plane, strip, working, profile, styles)
+        if movers is not None:
+            _draw_movers(movers, moving, profile, styles)
         _draw_legend(figure, entries, styles)
+
+
+def _layout(
+    figure: "Figure", working: Sequence[Entry], moving: Sequence[Entry]
+) -> "tuple[Axes | None, Axes | None, Axes | None]":
+    """The plane, the strip under it for what has no time, and room for what has no arithmetic."""
+    counted = sum(not one.seconds for one in working)
+    strip_inches = (counted + 1) * ROW / 72
+    grid = figure.add_gridspec(
+        2 if counted else 1,
+        2 if working and moving else 1,
+        width_ratios=(3, 1) if working and moving else None,
+        height_ratios=(SIZE[1] - strip_inches, strip_inches) if counted else None,
+    )
+    plane = figure.add_subplot(grid[0, 0]) if working else None
+    strip = figure.add_subplot(grid[1, 0], sharex=plane) if counted else None
+    return plane, strip, figure.add_subplot(grid[:, -1]) if moving else None
 
 
 def describe(entry: Entry) -> str:
@@ -95,6 +110,7 @@ def _draw_legend(
 def _draw_plane(
     figure: "Figure",
     axes: "Axes",
+    strip: "Axes | None",
     entries: Sequence[Entry],
     profile: Profile,
     styles: dict[str, tuple[str, str]],
@@ -106,20 +122,22 @@ def _draw_plane(
     left, right = min([*at, ridge]) / 5, max([*at, ridge]) * 12
     timed = [one for one in entries if one.seconds]
     roofs = [min(one.cost.intensity * profile.bandwidth, peaks[one.dtype]) for one in entries]
-    rows = len(entries) - len(timed)
-    lowest = min([*roofs, *(one.flops_per_s for one in timed)]) / (2.5 * 1.4**rows)
+    lowest = min([*roofs, *(one.flops_per_s for one in timed)]) / 2.5
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(left, right)
     axes.set_ylim(lowest, max(peaks.values()) * 2.5)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    foot = axes if strip is None else strip
+    foot.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
-    axes.set_xlabel("FLOP per byte moved: the least possible for what was timed")
+    foot.set_xlabel("FLOP per byte moved: the least possible for what was timed")
     axes.set_ylabel("TFLOP/s")
     axes.set_title("percent: of the speed of light", fontsize=9, loc="left", color=GREY)
     axes.grid(which="major", color="#E4E4E4", linewidth=0.6)
     _draw_ceilings(figure, axes, profile, peaks)
-    _draw_counted(axes, [one for one in entries if not one.seconds], profile, peaks, styles)
+    if strip is not None:
+        counted = [one for one in entries if not one.seconds]
+        _draw_counted(axes, strip, counted, profile, peaks, styles)
     for one in timed:
         shape, colour = styles[one.impl]
         axes.plot(
@@ -181,34 +199,44 @@ def _write_along(figure: "Figure", axes: "Axes", text: str, bandwidth: float, le
 
 def _draw_counted(
     axes: "Axes",
+    strip: "Axes",
     entries: Sequence[Entry],
     profile: Profile,
     peaks: dict[str, float],
     styles: dict[str, tuple[str, str]],
 ) -> None:
-    """A vertical line up to the roof for each intensity that was counted; no height is claimed."""
+    """The intensities that were counted, under the axis: in the plane a height would be a rate."""
     lowest = axes.get_ylim()[0]
+    axes.tick_params(labelbottom=False)
+    strip.set_ylim(len(entries) - 0.5, -1.5)
+    strip.set_yticks([])
+    strip.spines["left"].set_visible(False)
+    strip.annotate(
+        "counted, not timed:",
+        (0, -1),
+        xycoords=strip.get_yaxis_transform(),
+        va="center",
+        fontsize=8,
+        color=GREY,
+        bbox=CLEAR,
+    )
     for row, one in enumerate(entries):
-        at = one.cost.intensity
-        roof = min(at * profile.bandwidth, peaks[one.dtype])
-        height = COUNTED_FOOT + COUNTED_STEP * row  # of the axes
         shape, colour = styles[one.impl]
-        axes.plot([at, at], [lowest, roof], ":", color=GREY, linewidth=1.2)
-        axes.plot(
-            at, height, shape, color=colour, markersize=7, fillstyle="none",
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
-        axes.annotate(
-            f"{one.kata} {one.impl}: counted, not timed",
-            (at, height),
-            xycoords=axes.get_xaxis_transform(),
+        at = one.cost.intensity
+        strip.plot([at, at], [-1.5, row], ":", color=GREY, linewidth=1.2)
+        strip.plot(at, row, shape, color=colour, markersize=7, fillstyle="none")
+        strip.annotate(
+            f"{one.kata} {one.impl}",
+            (at, row),
             xytext=(8, 0),
             textcoords="offset points",
             va="center",
             fontsize=8,
             color=GREY,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            bbox=CLEAR,
         )
+        roof = min(at * profile.bandwidth, peaks[one.dtype])
+        axes.plot([at, at], [lowest, roof], ":", color=GREY, linewidth=1.2)
 
 
 def _label_points(figure: "Figure", axes: "Axes", entries: Sequence[Entry]) -> None:
