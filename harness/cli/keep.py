@@ -13,7 +13,7 @@ from harness.base.errors import HarnessError
 from harness.base.words import readable
 from harness.cli import draw
 from harness.cli.house import House
-from harness.content.course import is_placed, part_of
+from harness.content.course import is_placed, setting_of
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import device_present
 from harness.hardware.packages import JUDGED_WITH, PROJECT, by_hand, unmet_requirements, versions
@@ -94,7 +94,7 @@ def doctor(house: House) -> None:
     for name, what, good in lines:
         click.echo(f"{'ok ' if good else '!! '} {name:{width}}  {what}")
     if unmet:
-        constraints = house.shown(part_of(house.root, "constraints.txt"))
+        constraints = house.shown(setting_of(house.root, "constraints.txt"))
         way_out = by_hand(house.root).replace("install", f"install -c {constraints}")
         click.echo(f"To install what was tested together: {way_out}", err=True)
     sys.exit(0 if all(good for _, _, good in lines) else 3)

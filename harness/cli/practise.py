@@ -11,6 +11,7 @@ from harness.base.errors import UsageProblem
 from harness.base.files import hash_of, read_file
 from harness.cli import draw, results
 from harness.cli.house import KATA, WEEKS, House
+from harness.cli.remotely import run_on
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
@@ -36,6 +37,7 @@ MORE_CASES = 3  # on a repeat, besides those that the kata lists
 @click.option("--brief", is_flag=True, help="Show the brief first.")
 @click.option("--install", is_flag=True, help="Install the extra that a kata needs and lacks.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every check, also those that passed.")
+@click.option("--on", "box", metavar="USER@HOST", help="Judge on another machine, over ssh.")
 @click.pass_obj
 def run(
     house: House,
@@ -49,9 +51,17 @@ def run(
     brief: bool,
     install: bool,
     verbose: bool,
+    box: str | None,
 ) -> None:
     """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
     chosen = choose(house, katas, weeks, everything)
+    if box is not None:
+        options = ["--install", f"--device={device}", *(["-v"] if verbose else [])]
+        options += [] if seed is None else [f"--seed={seed}"]
+        options += [] if profile is None else [f"--profile={profile}"]
+        for kata in chosen if brief else ():
+            draw.brief(kata)
+        run_on(house, box, chosen, impl, options)
     if profile is not None:
         find_profile(house.root / "hardware_profiles", profile)  # says so when there is none
     gpu = device_present()

@@ -35,6 +35,11 @@ def part_of(root: Path, part: str) -> Path:
     return shipped() / part if is_placed(root) and not own.exists() else own
 
 
+def setting_of(root: Path, name: str) -> Path:
+    """A file of the project itself, as ``pyproject.toml``; a placed folder may have its own one."""
+    return (shipped() if is_placed(root) else root) / name
+
+
 def shown(path: Path, root: Path) -> Path:
     """`path` as it is told: relative to `root`, or to the package, where it lies inside."""
     for folder in (root, shipped()):

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.base.errors import HarnessError
-from harness.content.course import is_placed, part_of
+from harness.content.course import is_placed, setting_of
 from harness.content.kata import Kata
 
 PROJECT = "gpu-katas"  # its name as a package
@@ -56,7 +56,7 @@ def install_extra(kata: Kata) -> None:
     wanted = _of_extra(kata.extra) if kata.extra else []
     if not wanted:
         raise HarnessError(f"{kata.name}: {missing_extra(kata)}")
-    constraints = part_of(kata.root, "constraints.txt")
+    constraints = setting_of(kata.root, "constraints.txt")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["-c", str(constraints)] if constraints.is_file() else []
     for one in wanted:

@@ -16,7 +16,7 @@ from harness.base.pace import PacedLimit
 from harness.base.processes import LINE, run_watched, seal
 from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
-from harness.content.course import part_of
+from harness.content.course import setting_of
 from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present, free_memory_bytes, home_folder
@@ -241,7 +241,7 @@ def pytest_command(
     """
     # no stray file may change a verdict: a module, a conftest.py, pytest's settings
     command = [sys.executable, "-P", "-m", "pytest", *(str(kata.folder) for kata in katas)]
-    settings = part_of(katas[0].root, "pyproject.toml")
+    settings = setting_of(katas[0].root, "pyproject.toml")
     command += ["--noconftest", *([f"-c{settings}"] if settings.is_file() else [])]
     command += ["--record", str(record)]
     command += [f"--device={device}", *(f"--impl={impl}" for impl in impls)]
