@@ -89,8 +89,7 @@ class Module:
     entry: str
 
 
-STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-COMMENT = re.compile(r"/\*.*?\*/")
+SKIPPED = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/')  # strings and comments
 HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) (?:\(.*\) -> .* )?\{$")
 ARRAY = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
 OPENS = {"(": ")", "[": "]", "{": "}"}
@@ -112,15 +111,16 @@ def parse(text: str) -> Module:
     entry, number = "", 1
     statement: list[str] = []
     awaited: list[tuple[str, int]] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = COMMENT.sub("", STRING.sub('""', raw)).strip()
+    for number, raw in enumerate(text.removesuffix("\n").split("\n"), 1):
+        line = " ".join(SKIPPED.sub(" ", raw).split())
         if body is None:
             if header := HEADER.match(line):
-                body = computations[header[2]] = {}
-                entry = header[2] if header[1] else entry
+                body, name = {}, header[2]
+                entry = name if header[1] else entry
                 opened = number
             continue
         if line == "}" and not awaited:
+            computations[name] = body  # from here on it can be called, not before
             body = None
             continue
         if not line:
@@ -163,7 +163,7 @@ def _instruction(
     opcode = assigned and OPCODE.match(line, type_end)
     if not opcode:
         raise ValueError(f"line {number}: expected an instruction, found {line[:60]!r}")
-    shapes = tuple(_shapes(line[:type_end], number))
+    shapes = tuple(_shapes(line[assigned.end() : type_end], number))
     close = _end(line, opcode.end() - 1)
     operands: tuple[str, ...] = ()
     if opcode[1] not in ("parameter", "constant"):
@@ -209,11 +209,16 @@ def _split(text: str) -> list[str]:
 
 
 def _shapes(text: str, number: int) -> Iterator[Shape]:
-    for dtype, sizes, order in ARRAY.findall(text):
-        if dtype not in ITEMSIZE:
-            raise ValueError(f"line {number}: expected a known dtype, found {dtype}")
-        dims = _numbers(sizes)
-        yield Shape(dtype, dims, _numbers(order) or tuple(reversed(range(len(dims)))))
+    """An array's shape, or those of a tuple's leaves."""
+    if text.startswith("("):
+        for part in _split(text[1:-1]):
+            yield from _shapes(part, number)
+        return
+    array = ARRAY.fullmatch(text)
+    if not array or array[1] not in ITEMSIZE:
+        raise ValueError(f"line {number}: expected an array of a known dtype, found {text}")
+    dims = _numbers(array[2])
+    yield Shape(array[1], dims, _numbers(array[3] or "") or tuple(reversed(range(len(dims)))))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -97,6 +97,39 @@ def test_brackets_in_strings_mean_nothing(kata, oracle):
     assert kata.bytes_accessed(module) == 32
 
 
+def test_strings_and_comments_begin_where_the_other_has_ended(kata, oracle):
+    module = entry(
+        kata,
+        oracle,
+        "  %p = f32[2]{0} parameter(0)",
+        '  %q = f32[2]{0} negate(/*"*/%p), metadata={op_name="/*"}, backend_config="*/)"',
+    )
+    assert of(module, "q").operands == ("p",)
+    assert list(of(module, "q").attributes) == ["metadata", "backend_config"]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\x0c", "\x85"], ids=["U+2028", "FF", "NEL"])
+def test_only_line_feeds_end_a_line(kata, oracle, character):
+    named = f'  %p = f32[2]{{0}} parameter(0), metadata={{op_name="({character}("}}'
+    assert of(entry(kata, oracle, named), "p").opcode == "parameter"
+    with pytest.raises(ValueError, match="^line 4: "):
+        kata.parse(oracle.module(named, "  hello"))
+
+
+def test_nothing_outside_of_computations_is_asked_for(kata, oracle):
+    tables = """FileNames
+1 "f{.py"
+
+FunctionNames
+1 <lambda>(
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+"""
+    module = kata.parse(tables + oracle.module("  %p = f32[2]{0} parameter(0)"))
+    assert (list(module.computations), module.entry) == (["main"], "main")
+
+
 def test_statement_may_take_several_lines(kata, oracle):
     module = entry(
         kata,
@@ -158,6 +191,19 @@ def test_transpose_is_free_where_memory_stays(kata, oracle, result, order, moved
         f"  %t = {result} transpose(%p), dimensions={{{order}}}",
     )
     assert kata.bytes_accessed(module) == moved
+
+
+def test_layouts_of_size_1_are_compared_as_written(kata, oracle):
+    """XLA counts this transpose, although not a byte changes its place."""
+    module = entry(
+        kata,
+        oracle,
+        "  %p = f32[1,4]{1,0} parameter(0)",
+        "  %t = f32[4,1]{1,0} transpose(%p), dimensions={1,0}",
+        "  %k = f32[4,1]{0,1} copy(%t)",
+    )
+    assert kata.bytes_accessed(module) == 64
+    assert kata.layout_copies(module) == [("k", 16)]
 
 
 @pytest.mark.parametrize(
@@ -279,9 +325,10 @@ def test_layout_copies_inside_fusions_and_calls(kata, oracle):
         "  %p = f32[2,3]{0,1} parameter(0)",
         "  %q = f32[2,3]{1,0} call(%p), to_apply=%c",
         "  %r = f32[2,3]{0,1} copy(%q)",
+        "  %s = f32[2,3]{1,0} call(%r), to_apply=%c",
         above=above,
     )
-    assert kata.layout_copies(called) == [("k", 24), ("r", 24)]
+    assert kata.layout_copies(called) == [("k", 24), ("r", 24), ("k", 24)]
 
 
 @pytest.mark.parametrize(
@@ -296,33 +343,37 @@ def test_layout_copies_inside_fusions_and_calls(kata, oracle):
         (["  %p = f32[2]{0} parameter(0)", "  %q = f32[2]{0} call(%p), to_apply=%f"], 4),
         (["  %p = f32[2]{0} parameter(0)", "  hello"], 4),
         (["  %p = f32[2]{0}"], 3),
+        (["  %p = f32 parameter(0)"], 3),
+        (["  %p = (f32[2]{0}, f32) parameter(0)"], 3),
+        (["  %c = f32[2]{0} call(), to_apply=%main"], 3),
         (["  %p = s32[2]{0} constant({1,", "2})", "  %q = s32[2]{0} abs(%", "z)"], 5),
     ],
     ids=[
         "undefined", "used before", "closed twice", "crossed", "not closed", "dtype", "callee",
-        "no instruction", "no opcode", "several lines",
+        "no instruction", "no opcode", "no type", "no type in a tuple", "itself", "several lines",
     ],
 )  # fmt: skip
 def test_bad_text_is_refused_with_its_line(kata, oracle, lines, line):
     with pytest.raises(ValueError, match=f"^line {line}: "):
-        entry(kata, oracle, *lines)
+        kata.parse(oracle.module(*lines))
 
 
 def test_operand_of_another_computation_is_undefined(kata, oracle):
     with pytest.raises(ValueError, match="^line 8: "):
-        entry(kata, oracle, "  %q = f32[] abs(%sum)", above=ADD)
+        kata.parse(oracle.module("  %q = f32[] abs(%sum)", above=ADD))
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         (f"HloModule m\n{ADD}\n", 6),
+        ("HloModule m\n\n\n", 3),
         ("HloModule m\nENTRY %m {\n  %p = f32[] parameter(0)\n", 2),
         ("ENTRY %m {\n  %p = s32[2] constant(\n {\n [\n 1\n", 4),
         ("", 1),
         ("ENTRY %m {\n  %p = f32[] call(), to_apply=%n\n}\n%n {\n  %c = f32[] constant(1)\n}\n", 2),
     ],
-    ids=["no entry", "entry never closed", "innermost", "empty", "called before"],
+    ids=["no entry", "blank lines", "entry never closed", "innermost", "empty", "called before"],
 )
 def test_incomplete_module_is_refused(kata, text, line):
     with pytest.raises(ValueError, match=f"^line {line}: "):
