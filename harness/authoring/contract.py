@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError, nearest
 from harness.content.course import shown
-from harness.content.kata import Kata
+from harness.content.kata import ASYNCHRONOUS, STATIC_METERS, Kata
 from harness.content.pristine import pristine_stub
 from harness.content.submission import Submission, wrong_solutions
 from harness.hardware.packages import missing_extra
@@ -56,6 +56,12 @@ def _metadata_problems(kata: Kata) -> Iterator[str]:
         yield "covers: expected at least one id, found none"
     if missing := missing_extra(kata):
         yield missing
+    static = any(one.meter in STATIC_METERS for one in kata.cost)
+    if kata.backend in ASYNCHRONOUS and not static:
+        yield (
+            "cost: expected an entry that compiles the kernels (spills, registers, ...), since a "
+            "simulator takes more than the compiler does, found none"
+        )
     yield from _profile_problems(kata)
 
 

@@ -17,22 +17,23 @@ BACKENDS = (
     "onnx",
 )  # fmt: skip
 # backends by what becomes of their kernels where there is no GPU
-SIMULATED = ("triton", "numba")
-COMPILED_ONLY = ("cuda", "gluon")
+SIMULATED = ("triton", "numba", "gluon")
+COMPILED_ONLY = ("cuda",)
+ASYNCHRONOUS = ("gluon",)  # simulated, with operations that land at a time that can be chosen
 ON_THE_HOST = ("python", "cute", "jax", "xdsl", "onnx")  # and where there is one, as well
 EXTRAS = ("cuda", "cute", "jax", "xdsl", "onnx")  # backends that need the extra of their name
 
 # meters the harness can read by itself on a `case`; the others are reported by a kata's tests
 CASE_METERS = (
     "bytes_moved", "bytes_loaded", "bytes_stored", "sectors", "launches",
-    "registers", "spills", "shared_memory", "occupancy",
+    "bytes_in_flight", "registers", "spills", "shared_memory", "occupancy",
 )  # fmt: skip
 STATIC_METERS = ("registers", "spills", "shared_memory", "occupancy")
 REPORTED_METERS = (
     "sectors_per_request", "bank_conflicts", "barriers", "atomics", "shuffles",
     "comm_bytes", "comm_steps", "flops", "peak_memory", "allocated_bytes", "copied_bytes",
     "saved_bytes", "evaluations", "host_syncs", "programs", "instructions", "simulated_time",
-    "accesses", "error", "ratio", "operations",
+    "accesses", "error", "ratio", "operations", "overlap",
 )  # fmt: skip
 METERS = CASE_METERS + REPORTED_METERS
 

@@ -22,7 +22,7 @@ from harness.judge.correctness.matching import assert_matches, diagnose_runs
 from harness.judge.correctness.memory import NAN, ZERO, Guarded, poisoned_allocations
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind, sealed
-from harness.judge.setting import Inputs, Order, Setting
+from harness.judge.setting import Inputs, Order, Policy, Setting
 
 ACCESSES_PER_PROGRAM = 1500  # of threads, simulated in the time of one of Triton's programs
 
@@ -91,7 +91,14 @@ class GuardedCall:
             else:
                 self.fenced[name] = value
 
-    def run(self, *, pattern: str, order: Order = "forward", checked: bool = False) -> Any:  # noqa: ANN401
+    def run(
+        self,
+        *,
+        pattern: str,
+        order: Order = "forward",
+        policy: Policy = "late",
+        checked: bool = False,
+    ) -> Any:  # noqa: ANN401
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
         entry, kata = self.trial.submission.entry, self.trial.submission.kata
         if checked:
@@ -100,7 +107,7 @@ class GuardedCall:
         self.arguments = self.trial.launchable(self.fenced)
         with nothing_left_behind(), sealed(self.trial.oracle, self.trial.answers):
             with ExitStack() as around:
-                self.meter = around.enter_context(self.trial.ordered(order))
+                self.meter = around.enter_context(self.trial.ordered(order, policy))
                 failures = around.enter_context(self.trial.failures())
                 memory = around.enter_context(poisoned_allocations(pattern))
                 around.enter_context(

@@ -75,6 +75,10 @@ def _launcher(backend: str) -> tuple[Any, str]:
 
         _, function = interpreter_classes()
         return function, "run"
+    if backend == "gluon":
+        from triton.experimental.gluon._runtime import GluonJITFunction
+
+        return GluonJITFunction, "run"
     from harness.simulators.simt import host
 
     return host, "_launch"

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.content.kata import SIMULATED
+from harness.content.kata import ASYNCHRONOUS, SIMULATED
 from harness.judge import kernels
 from harness.judge.loading import Loadable
 
 Inputs = dict[str, Any]
 Order = Literal["forward", "reversed"]
+Policy = Literal["late", "random", "early"]  # when what is in flight lands
 
 
 @dataclass(kw_only=True)
@@ -61,10 +62,23 @@ class Setting:
 
         return given_numpy(fn)
 
-    def ordered(self, order: Order) -> AbstractContextManager[Any]:
-        """Run programs or threads in this order, and count what they do."""
+    @property
+    def asynchronous(self) -> bool:
+        """Whether what kernels leave in flight lands at a time that can be chosen."""
+        return self.simulated and self.submission.kata.backend in ASYNCHRONOUS
+
+    def ordered(self, order: Order, policy: Policy = "late") -> AbstractContextManager[Any]:
+        """
+        Run programs or threads in this order, and count what they do.
+
+        What they leave in flight, where they can, lands by `policy`.
+        """
         if not self.simulated:
             return nullcontext()
+        if self.asynchronous:
+            from harness.meters.gluon import gluon_meter
+
+            return gluon_meter(order=order, policy=policy)
         if self.submission.kata.backend == "numba":
             from harness.meters.simt import simt_meter
 

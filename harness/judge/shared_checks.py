@@ -20,8 +20,11 @@ from harness.judge.promises import (
     assert_read_in_place,
     assert_refused,
 )
-from harness.judge.setting import Order
+from harness.judge.setting import Order, Policy
 from harness.judge.trial import Publish, Trial
+
+# hazards show in one run; the values, and which of its names a hazard gets, depend on more of them
+SCHEDULES: tuple[Policy, ...] = ("late", "random", "early", "late", "random")
 
 
 def test_matches_reference(trial: Trial, case: Case) -> None:
@@ -110,6 +113,16 @@ def test_repeats(trial: Trial, repeated_case: Case) -> None:
     """A kata that promises it gives the same bits every time; a simulator varies the order."""
     call = trial.prepare(repeated_case, seed_offset=6)
     call.assert_repeats(times=50 if trial.device == "cuda" else 4)
+
+
+def test_any_schedule(trial: Trial, scheduled_case: Case) -> None:
+    """Whatever order copies land in and partitions take turns in, the answer is right."""
+    for policy in SCHEDULES:
+        call = trial.prepare(scheduled_case, seed_offset=8)
+        try:
+            call.assert_right(call.run(pattern=NAN, policy=policy))
+        except AssertionError as wrong:
+            raise AssertionError(f"with what is in flight landing {policy}: {wrong}") from None
 
 
 def test_refuses(trial: Trial, refusal: Refusal) -> None:

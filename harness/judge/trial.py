@@ -242,7 +242,12 @@ def _counted(meter_name: str, meter: Any) -> float:  # noqa: ANN401 -- either si
         "bytes_stored": "stored_bytes",
         "sectors": "sectors",
         "launches": "launches",
+        "bytes_in_flight": "bytes_in_flight",
     }
+    if not hasattr(meter, names[meter_name]):
+        raise MetadataError(
+            f"cost: expected a meter that this backend has, found {meter_name!r} with a case."
+        )
     return float(getattr(meter, names[meter_name]))
 
 

@@ -188,6 +188,16 @@ def simt(device: str) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def hazards(device: str) -> Callable[..., Any]:
+    """``with hazards() as h:`` counts what Gluon kernels do; ``collect=True`` keeps hazards."""
+    if device != "cpu":
+        pytest.skip("hazards are found on the Gluon simulator: pytest --device cpu")
+    from harness.meters.gluon import gluon_meter
+
+    return gluon_meter
+
+
+@pytest.fixture
 def dispatch() -> Callable[..., Any]:
     """``with dispatch() as d:`` counts aten calls, allocations and copies."""
     from harness.meters.dispatch import dispatch_meter
@@ -395,3 +405,8 @@ def _kernels_ready(request: pytest.FixtureRequest) -> None:
             from harness.simulators.simt import install
 
             install()
+        if kata.backend == "gluon":
+            from harness.simulators.gluon import Settings
+            from harness.simulators.gluon import install as install_gluon
+
+            install_gluon(Settings(seed=seed_of(request.node)))

@@ -24,6 +24,7 @@ from harness.authoring.matrix import FailFast, MatrixState, function_name
 from harness.base.errors import HarnessError, nearest
 from harness.content.catalog import find_root
 from harness.content.kata import (
+    ASYNCHRONOUS,
     COMPILED_ONLY,
     STATIC_METERS,
     Case,
@@ -52,6 +53,7 @@ from harness.running.verdict import waiting
 
 # what the harness hands to its own checks, and names them for
 HARNESS_PARAMETERS = ("submission", "case", "first_case", "float_case", "repeated_case",
+                      "scheduled_case",
                       "cost_threshold", "speed_threshold")  # fmt: skip
 JAX_DEVICES = 8  # of the host, for katas about sharding
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -266,6 +268,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "repeated_case" in wanted:
         repeated = cases[:1] if comparable and kata.repeats else []
         metafunc.parametrize("repeated_case", repeated, ids=_case_id)
+    if "scheduled_case" in wanted:
+        asynchronous = comparable and device == "cpu" and kata.backend in ASYNCHRONOUS
+        metafunc.parametrize("scheduled_case", cases[:1] if asynchronous else [], ids=_case_id)
     if "refusal" in wanted:
         refused = kata.refuses if comparable and cases else []
         metafunc.parametrize("refusal", refused, ids=lambda one: one.label)

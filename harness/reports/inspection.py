@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.base.errors import SubmissionError, UsageProblem
-from harness.content.kata import COMPILED_ONLY, Case
+from harness.content.kata import Case
 from harness.content.submission import Submission
 from harness.hardware.profiles import Profile
 from harness.meters.compiled import (
@@ -19,7 +19,7 @@ from harness.meters.compiled import (
 )
 from harness.meters.occupancy import Residency, residency
 
-COMPILED_BACKENDS = ("triton", *COMPILED_ONLY)
+COMPILED_BACKENDS = ("triton", "cuda", "gluon")
 # what a kernel is worth telling for, and how such instructions begin in PTX or AMD's ISA
 INSTRUCTIONS = {
     "mma.sync": ("mma.sync",),

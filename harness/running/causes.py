@@ -34,6 +34,7 @@ _HINTS = {
 }
 _TELLING = re.compile(r"error|cannot|invalid|undefined|untyped", re.I)
 _DIAGNOSIS = re.compile(r"likely cause: |.* between two runs: ")
+_HAZARD = re.compile(r"^(?:\w+\.)*Hazard: ")  # what an exception that names both lines opens with
 _MOST = 400  # characters of a compiler's words
 
 
@@ -46,6 +47,8 @@ def cause_of(text: str) -> str | None:
 def in_one_line(text: str) -> str:
     """An error's first line behind its cause, if it has one, and the lines that explain it."""
     lines = [line.strip() for line in text.splitlines()] or [""]
+    if _HAZARD.match(lines[0]):
+        return " | ".join([_HAZARD.sub("", lines[0]), *lines[1:]])
     cause = cause_of(text)
     if cause is None:
         hints = [f"likely cause: {hint}" for words, hint in _HINTS.items() if words in lines[0]]

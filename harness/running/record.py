@@ -146,8 +146,9 @@ def _message(report: pytest.TestReport) -> str:
     words: str = properties.get("told") or _one_line(report)
     place, asked, given = (properties.get(name) for name in ("place", "asked", "input"))
     words = MODULES.sub("", words)[:MOST_MESSAGE]
-    # an assertion of the test's own: that it is one goes without saying
-    words = f"{words} ({place})" if place else words.removeprefix("AssertionError: ")
+    if " | fix: " not in words:  # which follows the places
+        # an assertion of the test's own: that it is one goes without saying
+        words = f"{words} ({place})" if place else words.removeprefix("AssertionError: ")
     words = f"{words} | {asked}" if asked else words
     return f"{words}{INPUT}{given}" if given else words
 

@@ -216,7 +216,7 @@ def _placed(path: object, base: object) -> object:
 TOOLS = {
     "cuda": ("harness.cuda", "harness.meters.compiled"),
     "cute": ("pycute",),
-    "gluon": ("harness.meters.compiled",),
+    "gluon": ("harness.meters.compiled", "harness.meters.gluon", "harness.gluon"),
     "jax": ("jax.numpy", "jax.nn", "harness.meters.hlo"),
     "numba": ("harness.meters.simt",),
     "onnx": ("onnx.checker", "onnx.reference", "onnxruntime"),

@@ -1,0 +1,40 @@
+"""
+Gluon kernels on the CPU, a tensor at a time, with their asynchrony and its hazards.
+
+    install()                                   # then `kernel[grid](…)` as ever
+    with simulating(seed=3, policy="late") as simulator:
+        c = gemm(a, b)                          # a Hazard names what nothing orders
+    simulator.tally.counts["TMA load"]          # bytes
+
+A program (CTA) is a set of partitions, one or, under `gl.warp_specialize`, several. Each runs its
+Python code once for all its threads: Triton puts the barriers between those in by itself. Every
+cp.async, TMA copy and wgmma is an agent of its own. It is issued, and reads and writes its bytes
+some time later, as a rule as late as a wait allows; until then its destination holds NaN.
+
+Hazards are found by happens-before. A partition's clock says how far it has followed every other
+one, up to where their ordinary writes have gone through a proxy fence, and which asynchronous
+operations it knows to be complete. Clocks travel with the phases of mbarriers alone. Two accesses
+to the same bytes of shared memory, one of them a write, that the clocks do not order, are a hazard
+in every schedule; so that one run shows it, with the lines of both.
+
+What differs from a GPU: one CTA a cluster, and programs one after another, so that those that wait
+for each other never end ("endless"); of global memory only the bounds are checked; sums are
+NumPy's, in float32. What the compiler alone refuses (types of variables across a loop, registers,
+instruction shapes) is for the compiler to say: see `harness.meters.compiled`.
+"""
+
+from harness.simulators.gluon.launch import Order, Settings, Simulator, install, simulating
+from harness.simulators.gluon.layouts import LayoutError
+from harness.simulators.gluon.machine import Policy
+from harness.simulators.gluon.values import NotModelled
+
+__all__ = [
+    "LayoutError",
+    "NotModelled",
+    "Order",
+    "Policy",
+    "Settings",
+    "Simulator",
+    "install",
+    "simulating",
+]

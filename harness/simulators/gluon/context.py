@@ -1,0 +1,63 @@
+"""What runs now, where it stands in the kernel's source, and to whom hazards are told."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Protocol, TypeVar
+
+from harness.simulators.hazards import Hazard, Place
+
+OURS = frozenset(str(path) for path in Path(__file__).parent.glob("*.py"))
+E = TypeVar("E", bound=Exception)
+
+
+class Listener(Protocol):
+    """Who decides what becomes of a hazard."""
+
+    def report(self, hazard: Hazard, *, legal: bool = False) -> None:
+        """Raise it or keep it; what is `legal` is odd, but no fault by itself."""
+
+
+class _Now:
+    listener: Listener | None = None
+
+
+now = _Now()
+
+
+def site() -> Place:
+    """Where the kernel that runs stands: the nearest line that is not the simulator's own."""
+    frame: FrameType | None = sys._getframe(1)
+    found: list[FrameType] = []
+    while frame is not None and len(found) < 2:
+        if frame.f_code.co_filename not in OURS:
+            found.append(frame)
+        frame = frame.f_back
+    if not found:
+        return Place(file="?", line=0)
+    inner = found[0]
+    return Place(
+        file=inner.f_code.co_filename,
+        line=inner.f_lineno,
+        function=inner.f_code.co_name,
+        called_at=found[1].f_lineno if len(found) > 1 else None,
+    )
+
+
+def hazard(
+    name: str,
+    text: str,
+    at: Place | None = None,
+    before: Place | None = None,
+    also: Place | None = None,
+    *,
+    legal: bool = False,
+) -> None:
+    """Tell of a hazard to whoever listens."""
+    assert now.listener is not None
+    now.listener.report(Hazard(name, text, at, before, also), legal=legal)
+
+
+def fault(kind: type[E], text: str) -> E:
+    """An error of the kernel's that is no hazard, with its line."""
+    return kind(f"{text}, at {site()}")

@@ -1,0 +1,221 @@
+"""Products on the tensor core (wgmma, mma), and partitions that specialise."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.simulators.gluon.agents import Partition
+from harness.simulators.gluon.context import fault
+from harness.simulators.gluon.layouts import (
+    DotOperandLayout,
+    Layout,
+    LayoutError,
+    NVMMADistributedLayout,
+    NVMMASharedLayout,
+    equal,
+)
+from harness.simulators.gluon.mbarriers import HOPPER
+from harness.simulators.gluon.shared_memory import SharedMemory
+from harness.simulators.gluon.tensors import (
+    GL,
+    Accumulator,
+    Table,
+    Tensor,
+    export,
+    running,
+    truth,
+)
+from harness.simulators.gluon.values import Array, KernelValue, numpy_dtype, unwrap
+from harness.simulators.triton_semantics import TF32_BITS
+
+WARPGROUP = 4  # warps
+AMPERE: Table = {}
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Matrix product with exact products, summed in float32."""
+    result: Array = np.asarray(a, np.float32) @ np.asarray(b, np.float32)
+    return result
+
+
+def _on_tensor_core(a: Array, b: Array) -> Array:
+    """The same with operands of float32 cut to tf32, which is what a tensor core takes."""
+    return _product(_as_tf32(a), _as_tf32(b))
+
+
+def _as_tf32(operand: Array) -> Array:
+    if operand.dtype != np.float32:
+        return operand
+    cut = (np.ascontiguousarray(operand).view(np.uint32) & TF32_BITS).view(np.float32)
+    # what is cut off an infinity or a NaN would turn one into the other
+    return np.where(np.isfinite(operand), cut, operand)
+
+
+@export(AMPERE, "mma_v2")
+@export(HOPPER, "mma_v2")
+def _mma(a: Tensor, b: Tensor, acc: Tensor, input_precision: KernelValue = None) -> Tensor:
+    exact = getattr(unwrap(input_precision), "name", unwrap(input_precision)) in ("ieee", "IEEE")
+    return _in_registers(a, b, acc, _product if exact else _on_tensor_core)
+
+
+@export(GL)
+def _dot_fma(a: Tensor, b: Tensor, acc: Tensor) -> Tensor:
+    return _in_registers(a, b, acc, _product)
+
+
+def _in_registers(
+    a: Tensor, b: Tensor, acc: Tensor, multiply: Callable[[Array, Array], Array]
+) -> Tensor:
+    for index, operand in enumerate((a, b)):
+        _check_operand(operand, acc.layout, index)
+    program = running()
+    program.step()
+    program.count("flops", 2 * a.numel * b.shape[1])
+    total = (multiply(a.values, b.values) + acc.values).astype(numpy_dtype(acc.dtype))
+    return Tensor(total, acc.dtype, acc.layout)
+
+
+def _check_operand(operand: Tensor, parent: Layout, index: int) -> None:
+    """
+    Check the layout of a product's operand in registers.
+
+    Raises:
+        LayoutError: It is not made for that operand of a product with such an accumulator.
+    """
+    layout = operand.layout
+    if (
+        not isinstance(layout, DotOperandLayout)
+        or not equal(layout.parent, parent)
+        or layout.operand_index != index
+    ):
+        raise fault(
+            LayoutError,
+            f"operand {index} takes a DotOperandLayout({index}, <layout of the accumulator>), "
+            f"found {layout}",
+        )
+
+
+@export(HOPPER)
+def _warpgroup_mma_init(value: KernelValue) -> KernelValue:
+    return value
+
+
+def _check(a: KernelValue, b: KernelValue, acc: KernelValue, num_warps: int) -> None:
+    """Raise where the compiler would: layouts, shapes, dtypes, whole warpgroups."""
+    layout = acc.layout
+    if not isinstance(layout, NVMMADistributedLayout) or list(layout.version) != [3, 0]:
+        raise fault(
+            LayoutError,
+            f"the accumulator takes an NVMMADistributedLayout of version [3, 0], found {layout}",
+        )
+    if not isinstance(b, SharedMemory) or not isinstance(b.layout, NVMMASharedLayout):
+        raise fault(LayoutError, "operand b lies in shared memory, with an NVMMASharedLayout")
+    if isinstance(a, Tensor):
+        _check_operand(a, layout, 0)
+    elif not isinstance(a, SharedMemory) or not isinstance(a.layout, NVMMASharedLayout):
+        raise fault(
+            LayoutError, "operand a lies in registers, or in shared memory with NVMMASharedLayout"
+        )
+    if num_warps % WARPGROUP:
+        raise fault(ValueError, f"wgmma takes whole warpgroups of 4, found {num_warps} warps")
+    (m, k), (k_too, n) = a.shape, b.shape
+    if k != k_too or [m, n] != list(acc.shape) or a.dtype != b.dtype:
+        raise fault(
+            ValueError,
+            f"wgmma cannot multiply {a.dtype}{list(a.shape)} by {b.dtype}{b.shape} into "
+            f"{list(acc.shape)}",
+        )
+
+
+@export(HOPPER)
+def _warpgroup_mma(
+    a: KernelValue,
+    b: KernelValue,
+    acc: KernelValue,
+    *,
+    use_acc: KernelValue = True,
+    precision: KernelValue = None,
+    max_num_imprecise_acc: KernelValue = None,
+    is_async: KernelValue = False,
+) -> Tensor | Accumulator:
+    program = running()
+    program.step()
+    partition = program.current
+    _check(a, b, acc, partition.num_warps)
+    keeps = truth(use_acc)
+    # chained accumulators stay in flight
+    chained = acc.product if keeps else None
+    start: Any = 0 if not keeps or chained else acc.values
+    registers = a.values if isinstance(a, Tensor) else None
+    numpys = numpy_dtype(acc.dtype)
+    shape = (a.shape[0], b.shape[1])
+    for what in ("flops", "wgmma"):
+        program.count(what, 2 * shape[0] * shape[1] * a.shape[1])
+
+    def run() -> Array:
+        found = _on_tensor_core(a.view if registers is None else registers, b.view)
+        total: Array = (found + (chained.result if chained else start)).astype(numpys)
+        return total
+
+    operation = program.issue("wgmma", run, label=b.label, shape=shape)
+    for operand in (a, b):
+        if isinstance(operand, SharedMemory):
+            operand.access(write=False, operation=operation)
+    partition.products.append(operation)
+    if unwrap(is_async):
+        return Accumulator(operation, acc.dtype, acc.layout)
+    program.retire(partition.products, 0)
+    return Tensor(operation.result, acc.dtype, acc.layout)
+
+
+@export(HOPPER)
+def _warpgroup_mma_wait(num_outstanding: KernelValue = 0, deps: KernelValue = None) -> Any:  # noqa: ANN401
+    if deps is None:
+        raise fault(ValueError, "warpgroup_mma_wait takes deps=, the accumulators it waits for")
+    program = running()
+    program.retire(program.current.products, int(unwrap(num_outstanding)))
+    # their values may still be in flight
+    found = tuple(
+        Tensor(None, one.dtype, one.layout, product=one.product)
+        if isinstance(one, Accumulator)
+        else one
+        for one in deps
+    )
+    return found[0] if len(found) == 1 else found
+
+
+@export(GL)
+def _warp_specialize(
+    functions_and_args: Sequence[tuple[Callable[..., Any], Sequence[Any]]],
+    worker_num_warps: Sequence[KernelValue],
+    worker_num_regs: KernelValue = None,
+) -> Any:  # noqa: ANN401 -- what the default partition returns
+    (first, first_args), *workers = functions_and_args
+    program = running()
+    main = program.current
+    if len(workers) != len(worker_num_warps):
+        raise fault(
+            ValueError,
+            f"warp_specialize: {len(workers)} workers, {len(worker_num_warps)} numbers of warps",
+        )
+    main.name = first.__name__
+    for index, (work, args) in enumerate(workers, start=1):
+        if any(isinstance(one, Tensor) and one.shape for one in args):
+            raise fault(ValueError, "warp_specialize: a worker cannot be given a register tensor")
+        if index == len(program.partitions):
+            program.partitions.append(Partition(index=index, name="", num_warps=0))
+        partition = program.partitions[index]
+        partition.name = work.__name__
+        partition.num_warps = int(unwrap(worker_num_warps[index - 1]))
+        partition.clock.join(main.clock)
+        program.spawn(partition, work, args)
+    program.step()
+    result = first(*first_args)
+    mine = program.partitions[1 : len(workers) + 1]
+    program.wait(
+        lambda: all(one.greenlet.dead for one in mine), "waits for the other partitions to finish"
+    )
+    for one in mine:
+        main.clock.join(one.clock)
+    return result

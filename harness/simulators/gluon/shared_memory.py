@@ -1,0 +1,235 @@
+"""Shared memory: what is allocated, who accesses it, and which accesses nothing orders."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import re
+
+import numpy as np
+
+from harness.simulators.gluon.accesses import Access, Allocation, tell_conflict, tell_unwritten
+from harness.simulators.gluon.agents import Barrier, Operation
+from harness.simulators.gluon.context import fault, site
+from harness.simulators.gluon.layouts import Layout, NVMMASharedLayout, SharedLayout
+from harness.simulators.gluon.tensors import GL, Tensor, export, running
+from harness.simulators.gluon.values import (
+    Array,
+    Dtype,
+    KernelValue,
+    numpy_dtype,
+    shape_of,
+    unwrap,
+)
+from harness.simulators.hazards import Hazard
+
+ASSIGNED = re.compile(r"\s*([\w.]+)\s*=")
+
+
+class SharedMemory:
+    """A shared memory descriptor: a view into an allocation. Two overlap if their views do."""
+
+    def __init__(
+        self, allocation: Allocation, view: Array, dtype: Dtype, layout: Layout, label: str
+    ) -> None:
+        self.allocation, self.view, self.dtype = allocation, view, dtype
+        self.layout, self.label = layout, label
+        start, base = (
+            one.__array_interface__["data"][0] for one in (view, allocation.raw)
+        )  # fmt: skip
+        self.offset: int = start - base
+
+    @property
+    def shape(self) -> list[int]:
+        """Sizes along each axis."""
+        return list(self.view.shape)
+
+    @property
+    def rank(self) -> int:
+        """How many axes there are."""
+        return self.view.ndim
+
+    @property
+    def numel(self) -> int:
+        """How many elements there are."""
+        return self.view.size
+
+    @property
+    def type(self) -> SharedMemory:
+        """What Gluon asks for dtype, shape and layout."""
+        return self
+
+    @property
+    def element_ty(self) -> Dtype:
+        """The dtype, by Gluon's other name."""
+        return self.dtype
+
+    # ---- views -----------------------------------------------------------------------------
+
+    def _part(self, view: Array, label: str, layout: Layout = None) -> SharedMemory:
+        return SharedMemory(self.allocation, view, self.dtype, layout or self.layout, label)
+
+    def index(self, index: KernelValue) -> SharedMemory:
+        """One entry along the first axis."""
+        index = int(unwrap(index))
+        if not 0 <= index < self.shape[0]:
+            text = f"{self.label}.index({index}), where the first axis has {self.shape[0]}"
+            raise Hazard("smem-out-of-bounds", text, site())
+        return self._part(self.view[index], f"{self.label}[{index}]")
+
+    def slice(self, start: KernelValue, length: KernelValue, dim: KernelValue = 0) -> SharedMemory:
+        """Some entries along an axis."""
+        start, length, dim = (int(unwrap(one)) for one in (start, length, dim))
+        label = f"{self.label}.slice({start}, {length}, {dim})"
+        if start < 0 or start + length > self.shape[dim]:
+            text = f"{label}, where the axis has {self.shape[dim]}"
+            raise Hazard("smem-out-of-bounds", text, site())
+        key = (slice(None),) * dim + (slice(start, start + length),)
+        return self._part(self.view[key], label)
+
+    def permute(self, order: KernelValue) -> SharedMemory:
+        """The axes in another order."""
+        order, layout = [int(unwrap(one)) for one in unwrap(order)], self.layout
+        if isinstance(layout, NVMMASharedLayout) and order == [1, 0]:
+            layout = NVMMASharedLayout(
+                layout.swizzle_byte_width,
+                layout.element_bitwidth,
+                layout.rank,
+                not layout.transposed,
+            )
+        return self._part(self.view.transpose(order), f"{self.label}.T", layout)
+
+    def reshape(self, shape: KernelValue) -> SharedMemory:
+        """The same bytes in another shape."""
+        return self._part(self.view.reshape(shape_of(shape)), self.label)
+
+    def _reinterpret(
+        self, dtype: KernelValue, shape: KernelValue, layout: KernelValue
+    ) -> SharedMemory:
+        dtype, sizes = unwrap(dtype), shape_of(shape)
+        numpys = numpy_dtype(dtype)
+        end = self.offset + math.prod(sizes) * numpys.itemsize
+        if end > self.allocation.raw.size:
+            text = f"{self.label} as {dtype}{list(sizes)}, past the end of {self.allocation.name}"
+            raise Hazard("smem-out-of-bounds", text, site())
+        raw = self.allocation.raw[self.offset : end]
+        view = raw.view(numpys).reshape(sizes)
+        return SharedMemory(self.allocation, view, dtype, unwrap(layout), self.label)
+
+    def _keep_alive(self) -> None:
+        """Only the compiler cares."""
+
+    # ---- ordinary accesses -----------------------------------------------------------------
+
+    def load(self, layout: KernelValue) -> Tensor:
+        """Read all of it into registers."""
+        running().step()
+        self.access(write=False)
+        return Tensor(self.view.copy(), self.dtype, unwrap(layout))
+
+    def store(self, value: Tensor) -> None:
+        """Write all of it."""
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise fault(
+                ValueError,
+                f"{self.label} is {self.dtype}{self.shape}, and cannot be given "
+                f"{value.dtype}{value.shape}",
+            )
+        running().step()
+        values = value.values
+        self.access(write=True)
+        self.view[...] = values
+
+    def gather(self, indices: Tensor, axis: KernelValue) -> Tensor:
+        """Read the entries that `indices` names along an axis."""
+        running().step()
+        self.access(write=False)
+        values = np.take_along_axis(self.view, indices.values, unwrap(axis))
+        return Tensor(values, self.dtype, indices.layout)
+
+    def scatter(self, values: Tensor, indices: Tensor, axis: KernelValue) -> None:
+        """Write the entries that `indices` names along an axis."""
+        running().step()
+        self.access(write=True)
+        np.put_along_axis(self.view, indices.values, values.values, unwrap(axis))
+
+    def barrier(self) -> Barrier:
+        """The mbarrier that lies here."""
+        found = self.allocation.barriers.get(self.offset)
+        if found is None:
+            text = f"{self.label} is used as an mbarrier, which it is only after mbarrier.init"
+            raise Hazard("barrier-not-initialised", text, site())
+        return found
+
+    # ---- hazards ---------------------------------------------------------------------------
+
+    def _written(self) -> Array:
+        """Which bytes of this view have ever been written."""
+        return np.lib.stride_tricks.as_strided(
+            self.allocation.written[self.offset :],
+            (*self.view.shape, self.view.itemsize),
+            (*self.view.strides, 1),
+        )
+
+    def access(self, *, write: bool, operation: Operation | None = None) -> None:
+        """
+        Record an access by the current partition, or by `operation`, which it issues.
+
+        Those that it is not ordered with are hazards.
+        """
+        partition = running().current
+        clock = partition.clock
+        mine = Access(
+            label=self.label,
+            view=self.view,
+            key=(self.offset, self.view.shape, self.view.strides),
+            write=write,
+            partition=partition,
+            operation=operation,
+            site=operation.site if operation else site(),
+        )
+        kept = []
+        for one in self.allocation.accesses:
+            known = one.before(clock)
+            clashes = (one.write or write) and (not known or one.unfenced(mine, clock))
+            if clashes and np.shares_memory(one.view, self.view):
+                tell_conflict(mine, one, ordered=known)
+            # else `mine` stands for it from now on
+            if not (known and one.key == mine.key and (write or not one.write)):
+                kept.append(one)
+            if known and one.write and one.operation and one.operation.barrier and not write:
+                passed = partition.waits.get(one.operation.barrier)
+                if passed and not passed.used:
+                    passed.used = np.shares_memory(one.view, self.view)
+        if write:
+            self._written()[...] = True
+        elif not self._written().all():
+            tell_unwritten(mine)
+        mine.epoch = partition.tick()
+        self.allocation.accesses = [*kept, mine]
+
+
+@export(GL)
+def _allocate_shared_memory(
+    element_ty: KernelValue,
+    shape: KernelValue,
+    layout: KernelValue,
+    value: KernelValue = None,
+) -> SharedMemory:
+    dtype, sizes, layout, here = unwrap(element_ty), shape_of(shape), unwrap(layout), site()
+    if not isinstance(layout, SharedLayout):
+        raise fault(TypeError, f"expected a SharedLayout, found {layout}")
+    numpys = numpy_dtype(dtype)
+    nbytes = math.prod(sizes) * numpys.itemsize
+    named = ASSIGNED.match(linecache.getline(here.file, here.line))
+    allocation = Allocation(
+        name=named[1] if named else "smem",
+        raw=np.full(nbytes, 0xFF, np.uint8),
+        written=np.zeros(nbytes, bool),
+    )
+    running().shared_bytes += nbytes
+    view = allocation.raw.view(numpys).reshape(sizes)
+    memory = SharedMemory(allocation, view, dtype, layout, allocation.name)
+    if value is not None:
+        memory.store(value)
+    return memory

@@ -1,0 +1,356 @@
+"""Register tensors: NumPy arrays that carry Gluon's own layouts, and their arithmetic."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import triton.language as tl
+from triton.experimental.gluon import language as gl
+
+from harness.simulators.gluon.agents import Operation
+from harness.simulators.gluon.context import fault, hazard, site
+from harness.simulators.gluon.layouts import FREE, Layout, LayoutError, common, expanded
+from harness.simulators.gluon.machine import Program
+from harness.simulators.gluon.values import (
+    Array,
+    Dtype,
+    KernelValue,
+    convert,
+    number,
+    numpy_dtype,
+    promoted,
+    unwrap,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Table = dict[str, Callable[..., Any]]
+GL: Table = {}  # what `gl.name` means in a kernel
+
+
+def export(table: Table, *names: str) -> Callable[[F], F]:
+    """Put a function into a table under these names; its own without underscores by default."""
+
+    def put(fn: F) -> F:
+        table.update(dict.fromkeys(names or (fn.__name__.strip("_"),), fn))
+        return fn
+
+    return put
+
+
+class _Running:
+    program: Program | None = None
+
+
+_running = _Running()
+
+
+def running() -> Program:
+    """The program that runs now."""
+    assert _running.program is not None, "a kernel's function was called outside of a kernel"
+    return _running.program
+
+
+def run_now(program: Program | None) -> None:
+    """Make `program` the one that runs."""
+    _running.program = program
+
+
+class Memory:
+    """
+    The memory of a tensor in global memory, flat.
+
+    Attributes:
+        name: The kernel's parameter.
+        flat: Its elements, from the first to the last that belongs to it.
+    """
+
+    __slots__ = ("flat", "name")
+
+    def __init__(self, name: str, flat: Array) -> None:
+        self.name, self.flat = name, flat
+
+
+class Tensor:
+    """
+    A register tensor, or a scalar: shape [].
+
+    A pointer holds offsets, in elements, into the memory that it points to. The accumulator of a
+    product in flight holds the product.
+    """
+
+    __slots__ = ("_values", "dtype", "layout", "memory", "product")
+
+    def __init__(
+        self,
+        values: Any,  # noqa: ANN401 -- an array, or a scalar of NumPy
+        dtype: Dtype,
+        layout: Layout = None,
+        memory: Memory | None = None,
+        product: Operation | None = None,
+    ) -> None:
+        self._values, self.dtype, self.layout = values, dtype, layout
+        self.memory, self.product = memory, product
+        fits = layout is None or product or isinstance(layout, FREE) or layout.rank == values.ndim
+        if not fits:
+            raise fault(
+                LayoutError,
+                f"a tensor of shape {list(values.shape)} cannot have a layout of rank "
+                f"{layout.rank}, {layout}",
+            )
+
+    @property
+    def values(self) -> Any:  # noqa: ANN401 -- an array, or a scalar of NumPy
+        """The elements; those of a product that is not known to be complete are a hazard."""
+        if self.product is not None:
+            if not running().knows(self.product):
+                hazard(
+                    "missing-wgmma-wait",
+                    "the accumulator of a wgmma in flight is used",
+                    site(),
+                    self.product.site,
+                )
+                return np.full(self.product.shape, np.nan, numpy_dtype(self.dtype))
+            self._values, self.product = self.product.result, None
+        return self._values
+
+    @property
+    def shape(self) -> list[int]:
+        """Sizes along each axis."""
+        return list(self.product.shape if self.product is not None else self._values.shape)
+
+    @property
+    def numel(self) -> int:
+        """How many elements there are."""
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 -- Gluon's name
+        """The transposed matrix."""
+        transposed: Tensor = GL["permute"](self, 1, 0)
+        return transposed
+
+    @property
+    def type(self) -> Any:  # noqa: ANN401 -- Triton's
+        """What Gluon calls its type."""
+        if not self.shape:
+            return self.dtype
+        if isinstance(self.layout, FREE):
+            return types.SimpleNamespace(
+                shape=self.shape, layout=self.layout, element_ty=self.dtype, scalar=self.dtype
+            )
+        return gl._core.distributed_type(self.dtype, self.shape, self.layout)
+
+    def to(
+        self, dtype: KernelValue, fp_downcast_rounding: KernelValue = None, bitcast: bool = False
+    ) -> Tensor:
+        """Cast, or see the same bits as another dtype."""
+        dtype = unwrap(dtype)
+        if unwrap(bitcast):
+            return Tensor(np.asarray(self.values).view(numpy_dtype(dtype)), dtype, self.layout)
+        if dtype == self.dtype:
+            return self
+        return Tensor(convert(self.values, self.dtype, dtype), dtype, self.layout)
+
+    def __bool__(self) -> bool:
+        if self.shape:
+            raise fault(ValueError, "a tensor is no condition: expected gl.where")
+        return bool(self.values)
+
+    def __index__(self) -> int:
+        return int(self.values)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Tensor:
+        return binary("sub", 0, self)
+
+    def __invert__(self) -> Tensor:
+        return Tensor(np.invert(self.values), self.dtype, self.layout)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._values}, {self.dtype}, {self.layout})"
+
+    def __getitem__(self, key: KernelValue) -> Tensor:
+        out = self
+        for axis, one in enumerate(key if isinstance(key, tuple) else (key,)):
+            if unwrap(one) is None:
+                out = _expand_dims(out, axis)
+            elif one != slice(None):
+                raise fault(ValueError, f"expected None or : as the index of a tensor, found {one}")
+        return out
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function of `gl` as a method: ``x.sum(0)``, ``x.reshape(4, 4)``."""
+        if name not in GL:
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        return lambda *args, **kwargs: GL[name](self, *args, **kwargs)
+
+
+class Accumulator:
+    """What an asynchronous wgmma returns: no tensor until it has been waited for."""
+
+    def __init__(self, product: Operation, dtype: Dtype, layout: Layout) -> None:
+        self.product, self.dtype, self.layout = product, dtype, layout
+        self.shape = list(product.shape)
+
+    def misused(self, *_: object, **__: object) -> Tensor:
+        """Tell of a use before the wait, and go on without its values."""
+        hazard(
+            "missing-wgmma-wait",
+            "the accumulator of a wgmma in flight is used",
+            site(),
+            self.product.site,
+        )
+        nothing = np.full(self.product.shape, np.nan, numpy_dtype(self.dtype))
+        return Tensor(nothing, self.dtype, self.layout)
+
+    to = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = misused
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = misused
+
+
+def as_tensor(value: KernelValue) -> Tensor:
+    """
+    A tensor as it is; a number as the kernel has it.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    value = unwrap(value)
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Accumulator):
+        return value.misused()
+    if isinstance(value, (bool, int, float, np.bool_)):
+        return Tensor(*number(value))
+    raise fault(TypeError, f"expected a tensor or a number, found {type(value).__name__}")
+
+
+def truth(value: KernelValue) -> bool:
+    """A scalar as a condition."""
+    return bool(as_tensor(value).values)
+
+
+@export(GL)
+def _expand_dims(x: Tensor, axis: KernelValue) -> Tensor:
+    axis = unwrap(axis)
+    axis += (x.values.ndim + 1) * (axis < 0)
+    values = np.expand_dims(x.values, axis)
+    return Tensor(values, x.dtype, expanded(x.layout, axis), memory=x.memory)
+
+
+def meet(x: Tensor, y: Tensor, what: str) -> Layout:
+    """
+    The layout of two tensors broadcast together.
+
+    Raises:
+        ValueError: Their shapes do not fit, or, as a LayoutError, their layouts.
+    """
+    if x.shape and y.shape:
+        same_rank = len(x.shape) == len(y.shape)
+        if not same_rank or any(
+            p != q and 1 not in (p, q) for p, q in zip(x.shape, y.shape, strict=True)
+        ):
+            raise fault(ValueError, f"the shapes of {what} do not fit: {x.shape} and {y.shape}")
+        return common(x.layout, y.layout, what)
+    return x.layout if x.shape else y.layout
+
+
+# ---- arithmetic ----------------------------------------------------------------------------
+
+
+def _truncating_division(a: Array, b: Array) -> Array:
+    """Towards zero, as on the GPU; by 0 it is anything there, and 0 here."""
+    quotient = np.floor_divide(a, b)
+    rounded = np.where((quotient < 0) & (quotient * b != a), quotient + 1, quotient)
+    result: Array = rounded.astype(quotient.dtype)[()]
+    return result
+
+
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.true_divide,
+    "floordiv": _truncating_division,
+    "mod": np.fmod,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+    **COMPARISONS,
+}
+EXTREMES: dict[str, Callable[..., Any]] = {
+    "fmax": np.fmax,
+    "fmin": np.fmin,
+    # those that pass a NaN on
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+
+def binary(op: str, left: KernelValue, right: KernelValue) -> Tensor:
+    """Two operands under an operator of `BINARY` or `EXTREMES`, with Triton's promotion."""
+    running().tick()
+    x, y = as_tensor(left), as_tensor(right)
+    layout, fn = meet(x, y, op), BINARY.get(op) or EXTREMES[op]
+    if x.memory is not None or y.memory is not None:
+        return _moved(op, x, y, layout)
+    left_number, right_number = not isinstance(left, Tensor), not isinstance(right, Tensor)
+    dtype = promoted(
+        x.dtype, y.dtype, a_number=left_number, b_number=right_number,
+        divides=op in ("truediv", "mod"),
+    )  # fmt: skip
+    if op == "truediv" and not dtype.is_floating():
+        dtype = tl.float32
+    if op in ("floordiv", "and", "or", "xor", "lshift", "rshift") and dtype.is_floating():
+        raise fault(TypeError, f"{op} takes integers, found {dtype}")
+    if dtype == tl.int1 and op in ("add", "sub", "mul"):
+        dtype = tl.int32
+    numpys, a, b = numpy_dtype(dtype), x.values, y.values
+    result = fn(
+        a if a.dtype == numpys else a.astype(numpys), b if b.dtype == numpys else b.astype(numpys)
+    )
+    if op in COMPARISONS:
+        return Tensor(result, tl.int1, layout)
+    return Tensor(result if result.dtype == numpys else result.astype(numpys), dtype, layout)
+
+
+def _moved(op: str, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+    """A pointer moved by a number of elements."""
+    pointer, by = (x, y) if x.memory is not None else (y, x)
+    forward = op == "add" or (op == "sub" and pointer is x)
+    if not forward or by.memory is not None or by.dtype.is_floating():
+        raise fault(TypeError, f"expected a pointer and whole numbers to be added, found {op}")
+    offsets = BINARY[op](pointer.values, np.asarray(by.values, np.int64))
+    return Tensor(offsets, pointer.dtype, layout, memory=pointer.memory)
+
+
+def _operators() -> None:
+    """Give `Tensor` the operators of `BINARY`."""
+    for name in BINARY:
+
+        def forward(x: Tensor, y: KernelValue, name: str = name) -> Tensor:
+            return binary(name, x, y)
+
+        def backward(x: Tensor, y: KernelValue, name: str = name) -> Tensor:
+            return binary(name, y, x)
+
+        setattr(Tensor, f"__{name}__", forward)
+        if name not in COMPARISONS:
+            setattr(Tensor, f"__r{name}__", backward)
+
+
+_operators()

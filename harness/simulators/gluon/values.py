@@ -1,0 +1,185 @@
+"""Numbers as a kernel has them: Triton's dtypes in NumPy, how two of them meet, casts."""
+
+import math
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton.language as tl
+
+from harness.base.errors import HarnessError
+from harness.simulators.triton_semantics import to_integer
+
+ml_dtypes: Any
+try:
+    ml_dtypes = import_module("ml_dtypes")
+except ImportError:  # it comes with JAX and ONNX; without it bfloat16 and fp8 are refused
+    ml_dtypes = None
+
+# whatever the code of a kernel hands over: a Tensor, a number, a constexpr, a layout
+KernelValue: TypeAlias = Any
+Dtype: TypeAlias = Any  # a tl.dtype
+Array: TypeAlias = npt.NDArray[Any]
+
+NUMPY: dict[Dtype, Any] = {
+    tl.int1: np.bool_,
+    tl.int8: np.int8,
+    tl.int16: np.int16,
+    tl.int32: np.int32,
+    tl.int64: np.int64,
+    tl.uint8: np.uint8,
+    tl.uint16: np.uint16,
+    tl.uint32: np.uint32,
+    tl.uint64: np.uint64,
+    tl.float16: np.float16,
+    tl.float32: np.float32,
+    tl.float64: np.float64,
+}
+if ml_dtypes is not None:
+    NUMPY |= {
+        tl.bfloat16: ml_dtypes.bfloat16,
+        tl.float8e4nv: ml_dtypes.float8_e4m3fn,
+        tl.float8e5: ml_dtypes.float8_e5m2,
+    }
+TORCH: dict[torch.dtype, Dtype] = {
+    torch.bool: tl.int1,
+    torch.int8: tl.int8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+    torch.uint8: tl.uint8,
+    torch.uint16: tl.uint16,
+    torch.uint32: tl.uint32,
+    torch.uint64: tl.uint64,
+    torch.float16: tl.float16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+}
+INT32 = range(-(2**31), 2**31)
+
+
+class NotModelled(HarnessError):
+    """A kernel uses what the simulator does not know: no fault of the kernel's."""
+
+
+def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
+    """
+    What NumPy calls a dtype of Triton.
+
+    Raises:
+        NotModelled: It has no name there.
+    """
+    if dtype not in NUMPY:
+        without = " without the package ml_dtypes" if ml_dtypes is None else ""
+        raise NotModelled(
+            f"the Gluon simulator: expected a dtype that it has, found {dtype}{without}. "
+            "Run it on a GPU."
+        )
+    found: np.dtype[Any] = np.dtype(NUMPY[dtype])
+    return found
+
+
+def triton_dtype(dtype: torch.dtype) -> Dtype:
+    """
+    What Triton calls a dtype of PyTorch.
+
+    Raises:
+        TypeError: Kernels cannot be given tensors of it.
+    """
+    if dtype not in TORCH:
+        raise TypeError(f"a kernel cannot be given a tensor of {dtype}")
+    return TORCH[dtype]
+
+
+def unwrap(value: KernelValue) -> KernelValue:
+    """The value of a constexpr; anything else as it is."""
+    return value.value if isinstance(value, tl.constexpr) else value
+
+
+def shape_of(shape: KernelValue) -> tuple[int, ...]:
+    """The sizes of a block, given in any way that Gluon takes."""
+    return tuple(int(unwrap(size)) for size in unwrap(shape))
+
+
+def poison(dtype: Dtype) -> Any:  # noqa: ANN401 -- a number of that dtype
+    """What stands where nothing has arrived yet: NaN, or the smallest integer."""
+    if dtype.is_floating():
+        return math.nan
+    return False if dtype == tl.int1 else np.iinfo(NUMPY[dtype]).min
+
+
+def number(value: bool | int | float | np.bool_) -> tuple[Any, Dtype]:
+    """A Python number as a kernel has it: int32 while it fits, float32."""
+    if isinstance(value, (bool, np.bool_)):
+        return np.bool_(value), tl.int1
+    if isinstance(value, int):
+        dtype = tl.int32 if value in INT32 else tl.int64
+        return numpy_dtype(dtype).type(value), dtype
+    return np.float32(value), tl.float32
+
+
+def convert(values: Any, source: Dtype, target: Dtype) -> Any:  # noqa: ANN401 -- array or scalar
+    """
+    Cast as the compiled kernel does.
+
+    What does not fit into an integer or into fp8 is the nearest that does, as the instructions in
+    `harness.simulators.triton_semantics` have it.
+    """
+    if target == tl.int1:
+        return values != 0
+    if source.is_floating() and target.is_int():
+        return to_integer(np.asarray(values), numpy_dtype(target))[()]
+    if target in (tl.float8e4nv, tl.float8e5):
+        most = float(ml_dtypes.finfo(numpy_dtype(target)).max)
+        values = np.clip(np.asarray(values, np.float32), -most, most)
+    return np.asarray(values).astype(numpy_dtype(target))[()]
+
+
+def _kind(dtype: Dtype) -> int:
+    return 0 if dtype == tl.int1 else 1 if dtype.is_int() else 2
+
+
+def promoted(
+    a: Dtype, b: Dtype, *, a_number: bool = False, b_number: bool = False, divides: bool = False
+) -> Dtype:
+    """
+    The dtype that two operands compute in, by Triton's rule.
+
+    Args:
+        a: Dtype of the left operand.
+        b: Dtype of the right one.
+        a_number: Whether the left one is a Python number, whose dtype gives way.
+        b_number: Whether the right one is.
+        divides: Whether it is a division or a remainder, which is done in float32.
+    """
+
+    def wide(dtype: Dtype) -> Dtype:
+        return tl.float32 if divides and dtype in (tl.float16, tl.bfloat16) else dtype
+
+    if a_number != b_number:
+        scalar, tensor = (a, b) if a_number else (b, a)
+        if _kind(scalar) <= _kind(tensor):
+            return wide(tensor)
+    for dtype in (tl.float64, tl.float32):
+        if dtype in (a, b):
+            return dtype
+    if tl.float16 in (a, b):
+        return wide(tl.float16)
+    if tl.bfloat16 in (a, b):
+        return wide(tl.bfloat16) if a == b else tl.float32
+    if a.is_floating() or b.is_floating():
+        return a if a == b else tl.float16
+    return _wider_integer(a, b)
+
+
+def _wider_integer(a: Dtype, b: Dtype) -> Dtype:
+    """Of equal width the unsigned one, as in C."""
+    if a.is_int_signed() == b.is_int_signed():
+        return a if a.int_bitwidth >= b.int_bitwidth else b
+    signed, unsigned = (a, b) if a.is_int_signed() else (b, a)
+    return unsigned if unsigned.int_bitwidth >= signed.int_bitwidth else signed
