@@ -25,6 +25,7 @@ SHARED = frozenset(
         "test_matches_reference",
         "test_any_scale_matches",
         "test_tile_edges",
+        "test_any_schedule",
         "test_leaves_inputs_alone",
         "test_writes_every_element",
         "test_second_call_sees_new_values",
