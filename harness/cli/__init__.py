@@ -85,6 +85,7 @@ SECTIONS = {
             "prove",
             "Measure bus bandwidth over size: NCCL's collectives, and the reference's ring.",
         ),
+        "site": ("publish", "The course as static pages, to be read without a server."),
         "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
     },
 }

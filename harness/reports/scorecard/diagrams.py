@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from textwrap import wrap
 
@@ -32,10 +33,54 @@ def bar(group: Group) -> Markup:
 # ---- the dependency map --------------------------------------------------------------------
 
 
-def dependency_map(topics: Sequence[TopicLine]) -> Markup:
-    """Topics in columns by how much lies before them; each links to its first week."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """
+    A topic as it is drawn.
+
+    Attributes:
+        needs: Topics, by `id`, that come before it.
+        href: Where it leads.
+        words: Under its name; `said` is its whole title.
+        fill: The name of a colour of the page.
+        dashed: Whether its border is.
+    """
+
+    id: str
+    name: str
+    needs: tuple[str, ...]
+    href: str
+    words: str
+    said: str
+    fill: str = "paper"
+    dashed: bool = False
+
+
+def topic_box(topic: TopicLine) -> Box:
+    """A topic with what the learner has done of it; leads to its first week."""
+    state = state_words(topic)
+    return Box(
+        id=topic.id,
+        name=topic.name,
+        needs=topic.needs,
+        href=f"#week-{topic.weeks[0] if topic.weeks else 1}",
+        words=state,
+        said=f"{topic.name}: {f'{topic.level}, ' if topic.katas else ''}{state}",
+        fill=str(topic.level) if topic.katas else "paper",
+        dashed=not topic.open,
+    )
+
+
+def state_words(topic: TopicLine) -> str:
+    """Whether it is open, and how much of it is done."""
+    done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
+    return f"{'open' if topic.open else 'locked'} · {done}"
+
+
+def dependency_map(boxes: Sequence[Box]) -> Markup:
+    """Topics in columns by how much lies before them."""
     depth: dict[str, int] = {}
-    needs = {topic.id: topic.needs for topic in topics}
+    needs = {box.id: box.needs for box in boxes}
 
     def column(key: str) -> int:
         if key not in depth:
@@ -45,23 +90,23 @@ def dependency_map(topics: Sequence[TopicLine]) -> Markup:
 
     rows: dict[int, int] = defaultdict(int)
     place: dict[str, tuple[int, int]] = {}
-    for topic in topics:
-        at = column(topic.id)
-        place[topic.id] = (at * (BOX_WIDTH + GAP_X), rows[at] * (BOX_HEIGHT + GAP_Y))
+    for box in boxes:
+        at = column(box.id)
+        place[box.id] = (at * (BOX_WIDTH + GAP_X), rows[at] * (BOX_HEIGHT + GAP_Y))
         rows[at] += 1
     width = max((x for x, _ in place.values()), default=0) + BOX_WIDTH + 2
     height = max((y for _, y in place.values()), default=0) + BOX_HEIGHT + 2
     lines = [
-        _edge(place[need], place[topic.id])
-        for topic in topics
-        for need in topic.needs
-        if place[need] != place[topic.id]
+        _edge(place[need], place[box.id])
+        for box in boxes
+        for need in box.needs
+        if place[need] != place[box.id]
     ]
-    boxes = [_box(topic, *place[topic.id]) for topic in topics]
+    drawn = [_drawn_box(box, *place[box.id]) for box in boxes]
     return Markup(
         '<svg viewBox="-1 -1 {} {}" width="{}" role="group" class="boxes" '
         'aria-label="Dependency map of {} topics">{}{}</svg>'
-    ).format(width, height, width, len(topics), Markup("").join(lines), Markup("").join(boxes))
+    ).format(width, height, width, len(boxes), Markup("").join(lines), Markup("").join(drawn))
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
@@ -73,33 +118,24 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> Markup:
     )
 
 
-def state_words(topic: TopicLine) -> str:
-    """Whether it is open, and how much of it is done."""
-    done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
-    return f"{'open' if topic.open else 'locked'} · {done}"
-
-
-def _box(topic: TopicLine, x: int, y: int) -> Markup:
-    state = state_words(topic)
-    name = wrap(topic.name, LINE, max_lines=2, placeholder="…")
+def _drawn_box(box: Box, x: int, y: int) -> Markup:
+    name = wrap(box.name, LINE, max_lines=2, placeholder="…")
     words = [
         Markup('<text x="{}" y="{}">{}</text>').format(x + 7, y + LEADING * at, line)
-        for at, line in enumerate([*name, state], start=1)
+        for at, line in enumerate([*name, box.words], start=1)
     ]
     return Markup(
-        '<a href="#week-{}"><title>{}: {}{}</title><rect x="{}" y="{}" width="{}" height="{}" '
+        '<a href="{}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" '
         'rx="6" fill="var(--{})" stroke="var(--ink)"{}/>{}</a>'
     ).format(
-        topic.weeks[0] if topic.weeks else 1,
-        topic.name,
-        f"{topic.level}, " if topic.katas else "",
-        state,
+        box.href,
+        box.said,
         x,
         y,
         BOX_WIDTH,
         BOX_HEIGHT,
-        str(topic.level) if topic.katas else "paper",
-        "" if topic.open else Markup(' stroke-dasharray="5 4"'),
+        box.fill,
+        Markup(' stroke-dasharray="5 4"') if box.dashed else "",
         Markup("").join(words),
     )
 

@@ -16,7 +16,14 @@ from harness.base.errors import UsageProblem
 from harness.learner.levels import Level
 from harness.learner.mastery import CLEAN_DAYS
 from harness.reports.scorecard import ItemLine, KataLine, Scorecard
-from harness.reports.scorecard.diagrams import SHADES, bar, dependency_map, history, state_words
+from harness.reports.scorecard.diagrams import (
+    SHADES,
+    bar,
+    dependency_map,
+    history,
+    state_words,
+    topic_box,
+)
 
 if TYPE_CHECKING:
     from harness.reports.classroom import Pupil
@@ -82,7 +89,7 @@ def as_html(card: Scorecard, pictures: Sequence[Picture] = ()) -> str:
         bar=bar,
         percent=lambda share: f"{share or 0:.0%}",
         breakable=breakable,
-        map=dependency_map(card.topics),
+        map=dependency_map([topic_box(topic) for topic in card.topics]),
         topic_names={topic.id: topic.name for topic in card.topics},
         state_words=state_words,
         history=history(card.days, card.at.date()),

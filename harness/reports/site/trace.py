@@ -1,0 +1,64 @@
+"""The trace picture of a kata for everybody to see: who touches what, without a line of code."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.base.errors import SubmissionError
+from harness.base.files import hash_of, make_folder
+from harness.content.kata import Kata
+from harness.content.submission import resolve
+from harness.reports.pictures.recording import Recording
+from harness.reports.pictures.trace import RECORDED, case_words, recorded
+
+VERSION = 1  # of the pictures: another one draws what is kept anew
+
+
+def trace_picture(kata: Kata, cache: Path) -> Path | None:
+    """
+    The reference on the first case that launches a kernel, as an SVG in `cache`; it is drawn once.
+
+    Returns:
+        None where no simulator runs the kata, or it launches nothing.
+    """
+    from harness.reports.pictures.draw_trace import draw_trace
+
+    cases = [at for at, case in enumerate(kata.cases, 1) if case.get("only") != "cuda"]
+    if kata.backend not in RECORDED or not cases:
+        return None
+    parts = [kata.solution, kata.folder / "oracle.py", kata.folder / "kata.toml"]
+    key = hash_of(b"\0".join(part.read_bytes() for part in parts) + bytes([VERSION]))
+    file = make_folder(cache / "traces") / f"{kata.name}-{key[:16]}.svg"
+    nothing = file.with_suffix(".none")
+    if not file.is_file() and not nothing.is_file():
+        found = _first_recording(kata, cases, cache)
+        if found is None:
+            nothing.touch()
+        else:
+            recording, case = found
+            title = f"{kata.name}, {case_words(kata, case)}"
+            draw_trace(without_code(recording), title, file)
+    return file if file.is_file() else None
+
+
+def _first_recording(kata: Kata, cases: list[int], cache: Path) -> tuple[Recording, int] | None:
+    submission = resolve(kata, "solution", cache)
+    for case in cases:
+        try:
+            return recorded(submission, case), case
+        except SubmissionError:
+            continue  # a case of size 0 launches nothing
+    return None
+
+
+def without_code(found: Recording) -> Recording:
+    """The same with a number in place of each line of the source."""
+    return replace(
+        found,
+        lines=tuple(
+            replace(line, where=f"access {at}", source="") for at, line in enumerate(found.lines, 1)
+        ),
+        banks=tuple(
+            replace(bank, where=f"shared access {at}", source="")
+            for at, bank in enumerate(found.banks, 1)
+        ),
+    )
