@@ -102,6 +102,16 @@ class GluonMeter:
         waits = self._tally.counts["waits for data"]
         return self._tally.counts["bytes in flight at waits"] / waits if waits else 0.0
 
+    @property
+    def bank_conflicts(self) -> int:
+        """Passes beyond the first that the worst load or store takes through the banks."""
+        return max(self._tally.conflicts.values(), default=0)
+
+    @property
+    def conflicts(self) -> dict[str, int]:
+        """The same for each line that has some."""
+        return {str(place): passes for place, passes in self._tally.conflicts.items()}
+
     def amount(self, what: str) -> int:
         """Bytes of copies, FLOPs of "wgmma", elements of a function such as "exp2"."""
         _known(what, COUNTED)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from harness.simulators.gluon.compiler import promoted
 from harness.simulators.gluon.context import fault
 from harness.simulators.gluon.layouts import common
 from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, binary, export, meet, running
@@ -14,7 +15,6 @@ from harness.simulators.gluon.values import (
     KernelValue,
     convert,
     numpy_dtype,
-    promoted,
     unwrap,
 )
 

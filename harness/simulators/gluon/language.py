@@ -3,13 +3,12 @@
 import numpy as np
 import triton.language as tl
 
+from harness.simulators.gluon import compiler
 from harness.simulators.gluon.context import fault
 from harness.simulators.gluon.layouts import (
-    ANY,
     FREE,
     AutoLayout,
     LayoutError,
-    permuted,
 )
 from harness.simulators.gluon.tensors import (
     GL,
@@ -171,12 +170,14 @@ def _set_auto_layout(x: Tensor, layout: KernelValue) -> Tensor:
 @export(GL, "permute", "trans")
 def _permute(x: Tensor, *dims: KernelValue) -> Tensor:
     order = list(_sizes(dims)) if dims else [1, 0]
-    return Tensor(np.transpose(x.values, order), x.dtype, permuted(x.layout, order))
+    layout = compiler.permuted(x.layout, x.shape, order)
+    return Tensor(np.transpose(x.values, order), x.dtype, layout)
 
 
 @export(GL)
 def _reshape(x: Tensor, *shape: KernelValue, can_reorder: KernelValue = False) -> Tensor:
-    return Tensor(np.reshape(x.values, _sizes(shape)), x.dtype, ANY)
+    values = np.reshape(x.values, _sizes(shape))
+    return Tensor(values, x.dtype, compiler.reshaped(x.layout, x.shape, values.shape))
 
 
 @export(GL)
@@ -187,10 +188,22 @@ def _ravel(x: Tensor, **_: KernelValue) -> Tensor:
 @export(GL)
 def _join(x: Tensor, y: Tensor) -> Tensor:
     x, y = _broadcast(x, y)
-    return Tensor(np.stack([x.values, y.values], -1), x.dtype, ANY)
+    values = np.stack([x.values, y.values], -1)
+    return Tensor(values, x.dtype, compiler.joined(x.layout, x.shape))
 
 
 @export(GL)
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = (Tensor(x.values[..., half], x.dtype, ANY) for half in (0, 1))
+    layout = compiler.split(x.layout, x.shape)
+    first, second = (Tensor(x.values[..., half], x.dtype, layout) for half in (0, 1))
     return first, second
+
+
+# ---- what the compiler says of layouts -------------------------------------------------------
+
+
+@export(GL)
+def _bank_conflicts(registers: KernelValue, shared: KernelValue) -> int:
+    return compiler.bank_conflicts(
+        registers.layout, shared.layout, registers.element_ty, registers.shape
+    )

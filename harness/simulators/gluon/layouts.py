@@ -57,19 +57,6 @@ def common(a: Layout, b: Layout, what: str) -> Layout:
     raise fault(LayoutError, f"the layouts of {what} differ: {a} and {b}")
 
 
-def permuted(layout: Layout, dims: list[int]) -> Layout:
-    """The layout of a tensor whose axes are taken in the order `dims`."""
-    if isinstance(layout, FREE):
-        return layout
-    if not isinstance(layout, BlockedLayout):
-        return ANY
-    sizes, threads, warps = (
-        [each[dim] for dim in dims]
-        for each in (layout.size_per_thread, layout.threads_per_warp, layout.warps_per_cta)
-    )
-    return BlockedLayout(sizes, threads, warps, [dims.index(dim) for dim in layout.order])
-
-
 def expanded(layout: Layout, axis: int) -> Layout:
     """
     The layout of a tensor that gets an axis of size 1.

@@ -30,6 +30,8 @@ class Tally:
         programs: How many were run.
         launches: And how many kernels.
         most_shared_bytes: Of any program.
+        conflicts: Passes beyond the first that an access to shared memory takes through its
+            banks, by the line that makes it.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -37,6 +39,13 @@ class Tally:
     programs: int = 0
     launches: int = 0
     most_shared_bytes: int = 0
+    conflicts: dict[Place, int] = field(default_factory=dict)
+
+    def note_conflicts(self, passes: int, where: Callable[[], Place]) -> None:
+        """Note an access that has bank conflicts."""
+        if passes:
+            place = where()
+            self.conflicts[place] = max(passes, self.conflicts.get(place, 0))
 
 
 class Program:

@@ -8,10 +8,11 @@ import re
 
 import numpy as np
 
+from harness.simulators.gluon import compiler
 from harness.simulators.gluon.accesses import Access, Allocation, tell_conflict, tell_unwritten
 from harness.simulators.gluon.agents import Barrier, Operation
 from harness.simulators.gluon.context import fault, site
-from harness.simulators.gluon.layouts import Layout, NVMMASharedLayout, SharedLayout
+from harness.simulators.gluon.layouts import Layout, SharedLayout
 from harness.simulators.gluon.tensors import GL, Tensor, export, running
 from harness.simulators.gluon.values import (
     Array,
@@ -89,19 +90,15 @@ class SharedMemory:
 
     def permute(self, order: KernelValue) -> SharedMemory:
         """The axes in another order."""
-        order, layout = [int(unwrap(one)) for one in unwrap(order)], self.layout
-        if isinstance(layout, NVMMASharedLayout) and order == [1, 0]:
-            layout = NVMMASharedLayout(
-                layout.swizzle_byte_width,
-                layout.element_bitwidth,
-                layout.rank,
-                not layout.transposed,
-            )
-        return self._part(self.view.transpose(order), f"{self.label}.T", layout)
+        axes = [int(unwrap(one)) for one in unwrap(order)]
+        layout = compiler.shared_permuted(self.layout, self.dtype, self.shape, axes)
+        return self._part(self.view.transpose(axes), f"{self.label}.T", layout)
 
     def reshape(self, shape: KernelValue) -> SharedMemory:
         """The same bytes in another shape."""
-        return self._part(self.view.reshape(shape_of(shape)), self.label)
+        sizes = shape_of(shape)
+        layout = compiler.shared_reshaped(self.layout, self.dtype, self.shape, sizes)
+        return self._part(self.view.reshape(sizes), self.label, layout)
 
     def _reinterpret(
         self, dtype: KernelValue, shape: KernelValue, layout: KernelValue
@@ -125,6 +122,7 @@ class SharedMemory:
         """Read all of it into registers."""
         running().step()
         self.access(write=False)
+        self._count_conflicts(unwrap(layout))
         return Tensor(self.view.copy(), self.dtype, unwrap(layout))
 
     def store(self, value: Tensor) -> None:
@@ -138,7 +136,14 @@ class SharedMemory:
         running().step()
         values = value.values
         self.access(write=True)
+        self._count_conflicts(value.layout)
         self.view[...] = values
+
+    def _count_conflicts(self, registers: Layout) -> None:
+        """Note the bank conflicts of an ordinary access; those of part of an axis are not known."""
+        if self.view.flags.c_contiguous:
+            found = compiler.bank_conflicts(registers, self.layout, self.dtype, self.shape)
+            running().tally.note_conflicts(found, site)
 
     def gather(self, indices: Tensor, axis: KernelValue) -> Tensor:
         """Read the entries that `indices` names along an axis."""

@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.experimental.gluon import language as gl
 
 from harness.simulators.gluon.agents import Operation
+from harness.simulators.gluon.compiler import promoted
 from harness.simulators.gluon.context import fault, hazard, site
 from harness.simulators.gluon.layouts import FREE, Layout, LayoutError, common, expanded
 from harness.simulators.gluon.machine import Program
@@ -22,7 +23,6 @@ from harness.simulators.gluon.values import (
     convert,
     number,
     numpy_dtype,
-    promoted,
     unwrap,
 )
 
@@ -292,6 +292,7 @@ BINARY: dict[str, Callable[..., Any]] = {
     "rshift": np.right_shift,
     **COMPARISONS,
 }
+DIVISIONS = ("truediv", "floordiv", "mod")
 EXTREMES: dict[str, Callable[..., Any]] = {
     "fmax": np.fmax,
     "fmin": np.fmin,
@@ -308,11 +309,7 @@ def binary(op: str, left: KernelValue, right: KernelValue) -> Tensor:
     layout, fn = meet(x, y, op), BINARY.get(op) or EXTREMES[op]
     if x.memory is not None or y.memory is not None:
         return _moved(op, x, y, layout)
-    left_number, right_number = not isinstance(left, Tensor), not isinstance(right, Tensor)
-    dtype = promoted(
-        x.dtype, y.dtype, a_number=left_number, b_number=right_number,
-        divides=op in ("truediv", "mod"),
-    )  # fmt: skip
+    dtype = _met(op, left, right, x.dtype, y.dtype)
     if op == "truediv" and not dtype.is_floating():
         dtype = tl.float32
     if op in ("floordiv", "and", "or", "xor", "lshift", "rshift") and dtype.is_floating():
@@ -326,6 +323,27 @@ def binary(op: str, left: KernelValue, right: KernelValue) -> Tensor:
     if op in COMPARISONS:
         return Tensor(result, tl.int1, layout)
     return Tensor(result if result.dtype == numpys else result.astype(numpys), dtype, layout)
+
+
+def _met(op: str, left: KernelValue, right: KernelValue, a: Dtype, b: Dtype) -> Dtype:
+    """The dtype that an operator computes in; a Python number has to fit into it."""
+    numbers = [None if isinstance(one, Tensor) else unwrap(one) for one in (left, right)]
+    try:
+        dtype = promoted(
+            a,
+            b,
+            a_number=numbers[0] is not None,
+            b_number=numbers[1] is not None,
+            divides=op in DIVISIONS,
+        )
+    except TypeError as error:
+        raise fault(TypeError, str(error)) from None
+    if dtype.is_int() and dtype != tl.int1:
+        limits = np.iinfo(numpy_dtype(dtype))
+        for one in numbers:
+            if isinstance(one, int) and not limits.min <= one <= limits.max:
+                raise fault(ValueError, f"{one} does not fit into {dtype}, which {op} is done in")
+    return dtype
 
 
 def _moved(op: str, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
