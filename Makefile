@@ -15,18 +15,19 @@ setup: .venv/.ready  ## create .venv and install everything into it
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "setup: expected Python 3.11 or newer, found %d.%d. Install one and run: make PYTHON=python3.12 ..." % v)'
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "setup: expected Python's venv module, found none. On Debian: apt-get install python3-venv"; exit 3; }
-	@echo "Setting up .venv (once; about a minute and 2 GB, most of it torch) ..."
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Setting up .venv, once: 2 to 6 minutes, by network and disk, and 2 GB, most of it torch."
+	@$(PYTHON) -m venv .venv
+	@begin=$$(date +%s) && $(BIN)/python -m pip install --disable-pip-version-check \
+		-c constraints.txt -e '.[dev]' && echo "Set up in $$(($$(date +%s) - begin)) s."
 	@touch $@
 
 .venv/.all: .venv/.ready
-	@echo "Installing every extra (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]'
+	@echo "Installing every extra, once: 1 to 3 minutes and 1 GB."
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,all]'
 	@touch $@
 
-kata: .venv/.ready  ## run one kata:  make kata name=flash_attn_fwd [impl=solution]
-	@$(BIN)/kata run $(name) --brief --install --impl $(impl)
+kata: .venv/.ready  ## run one kata:  make kata name=vector_add [impl=solution]
+	@$(BIN)/kata run $(name) --brief-once --install --impl $(impl)
 
 test: .venv/.all  ## the whole suite: every kata's contract and kill matrix, then the harness's own tests
 	@$(BIN)/kata check --all

@@ -252,9 +252,9 @@ def test_the_command_marks_what_does_not_hold(kata_command, timed, value, code):
     for file in folder.glob("*.json"):
         file.unlink()
     (folder / "one.json").write_text(json.dumps(results(value)))
-    done = kata_command("measured")
+    done = kata_command("measured", "-v")
     assert done.returncode == code, done.stderr
-    assert ("<- the reference does not clear 0.8 by 5%" in done.stdout) == bool(code)
+    assert ("✗ the reference does not clear 0.8 by 5%" in done.stdout) == bool(code)
     assert "h200_sxm: Fast One, driver 1.2, SM 3 MHz, torch 2.11" in done.stdout
 
 
@@ -303,5 +303,28 @@ def test_the_command_shows_one_kata_and_its_history_when_asked(kata_command, tim
         file.unlink()
     (folder / "one.json").write_text(json.dumps(results(0.9)))
     (folder / "two.json").write_text(json.dumps(results(0.95, date="2026-02-01")))
-    assert kata_command("measured", "doubled").stdout.count(f"{ID} ") == 1
-    assert kata_command("measured", "doubled", "--history").stdout.count(f"{ID} ") == 2
+    assert kata_command("measured", "doubled").stdout.count("\ndoubled ") == 1
+    assert kata_command("measured", "doubled", "--history").stdout.count("\ndoubled ") == 2
+
+
+def test_wrong_solutions_are_shown_on_request_and_after_the_references(kata_command, timed):
+    folder = timed / "hardware_profiles" / "measured"
+    for file in folder.glob("*.json"):
+        file.unlink()
+    (folder / "one.json").write_text(json.dumps(results(0.9, naive=0.1)))
+    assert "naive " not in kata_command("measured", "doubled").stdout.splitlines()[1]
+    assert len(json.loads(kata_command("measured", "--json").stdout)) == 1
+    _, first, second, *_ = kata_command("measured", "doubled", "--naive").stdout.splitlines()
+    assert (first.split()[0], second.split()[:2]) == ("doubled", ["doubled", "naive"])
+
+
+def test_what_lies_on_either_side_of_a_limit_is_that_of_one_device(timed, katas):
+    found = [results(0.84, naive=0.05), results(0.7, profile="h100_sxm", date="2026-02-01")]
+    kata = katas[ID]
+    both = {"roofline": {"reference": 0.84, "naive": 0.05}}
+    assert measured.reached_on(found, kata) == ("h200_sxm", both)
+    assert measured.reached_on(found, kata, "h100_sxm") == (
+        "h100_sxm",
+        {"roofline": {"reference": 0.7}},
+    )
+    assert measured.reached_on([], kata) == ("", {})

@@ -500,7 +500,12 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.wait_for("q quit")
         terminal.type("hl")  # two at once: neither is lost
         terminal.wait_for("Hint 1 of 3: Add it to itself.")
-        terminal.wait_for("week  1  doubled")
+        terminal.wait_for("1  · week  1  doubled: Doubled")
+        terminal.wait_for("any other key: stay here")
+        terminal.type("xn")
+        terminal.wait_for("There is no other kata to take up now.")
+        terminal.type("r")
+        terminal.wait_for("✗ tiny case: test_matches_reference")
         terminal.type("sn")
         terminal.wait_for("It counts as having seen it: y or n")
         solve(mini)

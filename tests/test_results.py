@@ -35,13 +35,14 @@ def threshold(name, value, *, limit=10.0, relation="<=", good=True):
 def told(capsys):
     """The lines that are printed of a run."""
 
-    def run(checks, measurements=(), *, status="failed", verbose=False):
+    def run(checks, measurements=(), *, status="failed", verbose=False, reached=None):
         outcome = Outcome(
             status=status, reason="why", device="cpu", profile="cpu", seed=1, checks=tuple(checks),
             measurements=tuple(measurements), versions={}, duration_s=1.0, output="",
         )  # fmt: skip
         kata = load_kata(KATA)
-        results.outcome(kata, outcome, "yours", "doubled.py", gpu=False, verbose=verbose)
+        results.outcome(kata, outcome, "yours", verbose=verbose, reached=reached or {})
+        results.next_step(kata, outcome, "yours", "doubled.py")
         return capsys.readouterr().out.splitlines()
 
     return run
@@ -120,3 +121,21 @@ def test_a_screen_of_failures_unless_all_are_asked_for(told):
         f"✗ test_{kind}: expected {kind}" for kind in kinds
     ]
     assert "✓ test_fine" in every
+
+
+def test_beside_a_limit_stands_what_the_reference_and_the_naive_version_reach(told):
+    reached = {"launches": {"reference": 1, "naive": 1234}, "sectors": {}}
+    found = [threshold("launches", 4.0), threshold("sectors", 4.0)]
+    assert told([passed("test_a")], found, status="passed", reached=reached)[:2] == [
+        "✓ threshold launches: 4, limit <= 10 · reference 1 · naive 1,234",
+        "✓ threshold sectors: 4, limit <= 10",
+    ]
+
+
+def test_a_line_is_folded_at_the_width_of_the_screen(told, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    words = " ".join(["expected"] * 20)
+    lines = told([failed("test_a[1-2]", words)])
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("✗ test_a[1-2]: expected")
+    assert lines[1].startswith("    expected")

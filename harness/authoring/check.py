@@ -22,6 +22,7 @@ from harness.authoring.session import Event, Heard, Judged, judge
 from harness.base.errors import UsageProblem
 from harness.base.pace import cpu_pace
 from harness.content.kata import Kata
+from harness.content.reached import keep_reached
 from harness.content.submission import resolve_all
 from harness.hardware.environment import SEEDS
 
@@ -99,6 +100,7 @@ def check_katas(
             report.problems += _vary_problems(report.kata, seed)
         if whole and not report.problems:
             report.problems += _remember_what_lasts(report, judged.checks, seed)
+            keep_reached(report.kata, judged.checks)
     return list(reports.values())
 
 

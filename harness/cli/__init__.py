@@ -89,6 +89,7 @@ SECTIONS = {
         "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
     },
 }
+INTERRUPTED = 130  # 128 and the number of SIGINT
 KNOWN = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
@@ -106,6 +107,15 @@ class InSections(click.Group):
         module = import_module(f"harness.cli.{KNOWN[cmd_name][0]}")
         commands: list[click.Command] = module.COMMANDS
         return next(one for one in commands if one.name == cmd_name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; Ctrl-C ends it with 130 wherever it strikes, as shells have it."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort) as error:
+            click.echo("stopped", err=True)
+            pressed = error if isinstance(error, KeyboardInterrupt) else error.__context__
+            ctx.exit(INTERRUPTED if isinstance(pressed, KeyboardInterrupt) else 1)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One block of names and first sentences for each section."""
@@ -129,7 +139,8 @@ def main(ctx: click.Context, root: Path | None) -> None:
     Katas for every mechanism of modern ML systems, judged with and without a GPU.
 
     Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
-    is not passed, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble.
+    is not passed, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble, 130
+    stopped by Ctrl-C.
     """
     from harness.cli.house import House
     from harness.content.catalog import find_root

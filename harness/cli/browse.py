@@ -1,14 +1,14 @@
 """Commands that only look: list, show, coverage, scorecard, profiles."""
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from harness.base.errors import DeviceError, UsageProblem, nearest
-from harness.cli import draw
+from harness.cli import draw, screen, tables
 from harness.cli.house import KATA, KATA_OR_WEEK, PART, WEEKS, House
+from harness.cli.screen import json_option
 from harness.content.catalog import Week
 from harness.content.kata import BACKENDS, Kata
 from harness.learner.levels import Level
@@ -24,7 +24,7 @@ FORMATS = ("terminal", "html", "svg", "md", "json")
 @click.option("--backend", type=click.Choice(BACKENDS))
 @click.option("--concept", help="An id such as 09.4.")
 @click.option("--status", type=click.Choice(LEVELS))
-@click.option("--json", "as_json", is_flag=True)
+@json_option
 @click.pass_obj
 def list_katas(
     house: House,
@@ -56,9 +56,9 @@ def list_katas(
         if wanted:
             rows.append((kata, state))
     if as_json:
-        click.echo(json.dumps([draw.as_row(kata, state) for kata, state in rows], indent=2))
+        screen.as_json(tables.as_row(kata, state) for kata, state in rows)
     else:
-        draw.katas(rows)
+        tables.katas(rows)
 
 
 @click.command()
@@ -71,13 +71,14 @@ def show(house: House, name: Kata | Week) -> None:
 
         page = house.root / "katas" / f"week{name.number:02d}" / "README.md"
         draw.week(name, page)
-        draw.coverage(coverage_of(house.curriculum, [name.number]))
+        tables.coverage(coverage_of(house.curriculum, [name.number]))
         draw.reading(name)
         if not page.is_file() or "## Corrections" not in page.read_text(encoding="utf-8"):
             draw.corrections(name)
         return
     draw.brief(name)
-    draw.thresholds(name)
+    house.note_brief(name)
+    draw.thresholds(name, *house.reached(name))
     draw.attempts(house.progress.attempts(name.name, limit=5))
 
 
@@ -96,7 +97,7 @@ def hint(house: House, kata: Kata) -> None:
 @click.command()
 @click.option("--week", "weeks", type=WEEKS, help="A week, or several as in 1..4.")
 @click.option("--part", type=PART, help="A part, as in 2 or II.")
-@click.option("--json", "as_json", is_flag=True)
+@json_option
 @click.pass_obj
 def coverage(
     house: House,
@@ -111,9 +112,9 @@ def coverage(
         weeks = tuple(week for week in weeks or part if week in part)
     found = coverage_of(house.curriculum, weeks)
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
+        screen.as_json(found.as_json())
     else:
-        draw.coverage(found)
+        tables.coverage(found)
 
 
 @click.command()
@@ -162,23 +163,33 @@ def profile() -> None:
 
 
 @profile.command("list")
+@json_option
 @click.pass_obj
-def profile_list(house: House) -> None:
+def profile_list(house: House, as_json: bool) -> None:
     """Every profile."""
     from harness.hardware.profiles import load_profiles
 
-    draw.profiles(list(load_profiles(house.root / "hardware_profiles").values()))
+    found = list(load_profiles(house.root / "hardware_profiles").values())
+    if as_json:
+        screen.as_json(map(tables.profile_row, found))
+    else:
+        tables.profiles(found)
 
 
 @profile.command("show")
 @click.argument("profile_id", metavar="PROFILE")
+@json_option
 @click.pass_obj
-def profile_show(house: House, profile_id: str) -> None:
+def profile_show(house: House, profile_id: str, as_json: bool) -> None:
     """One profile with its sources, and what was measured on this machine, if anything was."""
     from harness.hardware.profiles import find_profile
 
     folder = house.root / "hardware_profiles"
-    draw.profile(find_profile(folder, profile_id, calibrated=house.home / "calibrated"))
+    found = find_profile(folder, profile_id, calibrated=house.home / "calibrated")
+    if as_json:
+        screen.as_json(tables.profile_row(found))
+    else:
+        tables.profile(found)
 
 
 @profile.command("detect")

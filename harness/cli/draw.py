@@ -1,6 +1,6 @@
 """How things look in a terminal. Rich is imported where something is drawn, not before."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.base.words import readable
+from harness.cli.screen import folded, width
 from harness.content.kata import Kata, SpeedThreshold
-from harness.learner.levels import LEGEND, Level
+from harness.content.reached import Reached, beside
 
 PLANNED = 376  # katas of the finished curriculum
 PROJECTED_CORES = 2
@@ -20,16 +21,12 @@ if TYPE_CHECKING:
     from harness.authoring.check import Report
     from harness.authoring.mutate import Survey
     from harness.content.catalog import Week
-    from harness.content.coverage import Coverage
-    from harness.hardware.profiles import Profile
     from harness.learner.progress import Attempt
     from harness.learner.workspace import RestoreResult, StashEntry, SwapResult
 
 MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "skipped": "[yellow]-[/]",
          "ambiguous": "[yellow]?[/]", "not_graded": "[yellow]?[/]"}  # fmt: skip
-LEVEL_MARKS = {str(level): level.glyph for level in Level}
-
-PAGE_WIDTH = 120  # of a brief that nobody's window limits
+PAGE_WIDTH = 120  # of a brief, at most
 
 
 def console() -> "Console":
@@ -43,7 +40,7 @@ def console() -> "Console":
         def render_str(self, text: str, **style: Any) -> Text:  # noqa: ANN401 -- rich's own
             return super().render_str(readable(text), **style)
 
-    return Plain(highlight=False, soft_wrap=True)
+    return Plain(highlight=False, soft_wrap=width() is None)
 
 
 @contextmanager
@@ -68,8 +65,7 @@ def _page(readme: Path) -> None:
     from rich.markdown import Markdown
 
     page = Console(highlight=False)  # wraps, or lists and tables would lose what passes the edge
-    if not page.is_terminal:
-        page.width = PAGE_WIDTH
+    page.width = min(width() or PAGE_WIDTH, PAGE_WIDTH)
     page.print(Markdown(readme.read_text(encoding="utf-8")))
     page.print()
 
@@ -97,47 +93,13 @@ def corrections(one: "Week") -> None:
         click.echo(f"            {correction.truth} ({correction.source})")
 
 
-def as_row(kata: Kata, state: str) -> dict[str, Any]:
-    """One kata as plain data for ``--json``."""
-    return {
-        "name": kata.name,
-        "week": kata.week,
-        "title": kata.title,
-        "backend": kata.backend,
-        "difficulty": kata.difficulty,
-        "minutes": kata.minutes,
-        "covers": list(kata.covers),
-        "requires": list(kata.requires),
-        "status": state,
-    }
+def thresholds(kata: Kata, measured_on: str, reached: Reached) -> None:
+    """
+    What the kata asks for, counted and timed.
 
-
-def katas(rows: Sequence[tuple[Kata, str]]) -> None:
-    """The list of katas: plain columns, drawn without rich to stay quick."""
-    if not rows:
-        click.echo("No kata fits. `kata list` without options shows them all.")
-        return
-    width = max(len(kata.name) for kata, _ in rows)
-    for kata, state in rows:
-        mark = LEVEL_MARKS[state]
-        click.echo(
-            f"{mark} week {kata.week:2}  {kata.name:{width}}  {kata.backend:11} "
-            f"{'●' * kata.difficulty:5}  {kata.minutes:3} min  {kata.title}"
-        )
-    click.echo(LEGEND)
-
-
-def as_json(found: object) -> None:
-    """Data for another program to read; a generator is written as a list."""
-    import json
-
-    plain = list(found) if isinstance(found, Iterator) else found
-    click.echo(json.dumps(plain, indent=2))
-
-
-def thresholds(kata: Kata) -> None:
-    """What the kata asks for, counted and timed."""
-    out = console()
+    Beside each limit stands what the reference and the naive version reach, the times of it on the
+    profile `measured_on`.
+    """
     for one in kata.cost:
         limit = (
             f"<= {one.bound:g} x the least possible" if one.bound is not None
@@ -145,9 +107,11 @@ def thresholds(kata: Kata) -> None:
             else f">= {one.at_least:g}" if one.at_least is not None
             else f"== {one.exactly:g}"
         )  # fmt: skip
-        out.print(f"cost   {one.name}: {limit}")
+        click.echo(folded(f"cost   {one.name}: {limit}{beside(reached.get(one.name, {}))}", 7))
     for timed in kata.speed:
-        out.print(f"speed  {_speed_limit(timed)}")
+        aside = beside(reached.get(timed.name, {}), timed=True)
+        where = f" ({measured_on})" if aside else ""
+        click.echo(folded(f"speed  {_speed_limit(timed)}{aside}{where}", 7))
 
 
 def _speed_limit(one: SpeedThreshold) -> str:
@@ -207,56 +171,6 @@ def versions(entries: Sequence["StashEntry"]) -> None:
         )
 
 
-def coverage(found: "Coverage") -> None:
-    """Every item with the katas that cover it, then the totals."""
-    from harness.content.coverage import KINDS
-
-    for item in found.items:
-        who = ", ".join(item.katas) or click.style("not yet", fg="yellow")
-        click.echo(f"{item.id:6} {item.name:60} {who}")
-    for kind in KINDS:
-        covered, everything = found.counts(kind)
-        if everything:
-            click.echo(f"{kind.replace('_', '-')}: {covered} of {everything} covered")
-
-
-def profiles(found: Sequence["Profile"]) -> None:
-    """One line a profile."""
-    for one in found:
-        tensor = one.peak.get("bfloat16", one.peak.get("float16", 0.0))
-        click.echo(
-            f"{one.id:18} {one.arch:8} {one.sms:4} SMs  {one.bandwidth / 1e9:6.0f} GB/s  "
-            f"{tensor / 1e12:7.1f} TFLOP/s (16 bit)  {one.name}"
-        )
-
-
-def profile(found: "Profile") -> None:
-    """Everything a profile says."""
-    from dataclasses import fields
-
-    for field in fields(found):
-        for name, figure in _figures(field.name, getattr(found, field.name)):
-            click.echo(f"{name:30} {figure}")
-
-
-UNITS = {"bandwidth": "B/s", "bytes": "B", "hz": "Hz", "peak": "FLOP/s", "s": "s"}
-
-
-def _figures(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """What a field of a profile holds, one line each, with its unit."""
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _figures(f"{name}.{key}", one)
-    elif isinstance(value, tuple):
-        yield from ((name, str(one)) for one in value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        unit = UNITS.get(name.partition(".")[0].rpartition("_")[2], "")
-        figure = f"{value:g}" if value % 1 else f"{value:,.0f}"
-        yield name, f"{figure} {unit}".rstrip()
-    else:
-        yield name, str(value)
-
-
 def reports(
     found: Iterable["Report"], *, width: int, seed: int, spent_s: Callable[[], float], verbose: bool
 ) -> bool:
@@ -302,6 +216,35 @@ def _report(out: "Console", report: "Report", width: int, *, verbose: bool) -> N
     out.file.flush()
 
 
+def report_row(found: "Report", seed: int) -> dict[str, Any]:
+    """What `kata check` found about one kata, as plain data."""
+    return {
+        "kata": found.kata.name,
+        "problems": found.problems,
+        "notes": found.notes,
+        "killed_by": found.killed_by,
+        "tests": found.tests,
+        "reference_s": found.solution_s,
+        "total_s": found.total_s,
+        "seed": seed,
+    }
+
+
+def survey_row(found: "Survey") -> dict[str, Any]:
+    """What became of a kata's mutants, as plain data."""
+    return {
+        "kata": found.kata.name,
+        "seed": found.seed,
+        "killed": len(found.killed),
+        "equivalent": len(found.equivalent),
+        "survivors": [
+            {"function": one.function, "line": one.number, "before": one.before, "after": one.after}
+            for one in found.survivors
+        ],
+        "problems": found.problems,
+    }
+
+
 def survey(found: "Survey", reference: str, *, verbose: bool) -> None:
     """The result of `kata mutate`: one line a kata, then each survivor, as a difference."""
     out = console()
@@ -320,33 +263,3 @@ def survey(found: "Survey", reference: str, *, verbose: bool) -> None:
         out.print(f"    - {one.before}\n    + {one.after}", markup=False, soft_wrap=True)
     for problem in found.problems:
         out.print(f"    {problem}", markup=False)
-
-
-def measured(found: Sequence[dict[str, Any]]) -> None:
-    """Thresholds on the clock and what was reached, one line each."""
-    if not found:
-        click.echo("Nothing of this has been measured yet: kata measure -o FILE on a GPU machine.")
-        return
-    click.echo(
-        f"{'kata':26} {'profile':12} {'date':10}  {'threshold':20} {'reached':>8} {'limit':>7}  "
-        f"{'p10, median, p90 in us':28} {'host, baseline':>14} outcome"
-    )
-    for row in found:
-        times = " ".join(f"{one:9.1f}" for one in row["times_us"])
-        host = " ".join(f"{one:6.1f}" for one in row["host_us"])
-        impl = "" if row["impl"] == "solution" else f"  {row['impl']}"
-        problem = f"  <- {row['problem']}" if row["problem"] else ""
-        click.echo(
-            f"{row['kata']:26} {row['profile']:12} {row['date']}  {row['threshold']:20} "
-            f"{row['value']:8.3f} {row['limit']:7.3f}  {times:28} {host:>14} "
-            f"{row['outcome']}{impl}{problem}"
-        )
-
-
-def sweep(rows: Sequence[dict[str, Any]]) -> None:
-    """Bus bandwidth, a line a size and a column a collective."""
-    ops = list(dict.fromkeys(row["op"] for row in rows))
-    click.echo(f"{'bytes':>12}" + "".join(f"{op:>18}" for op in ops) + "   GB/s")
-    for nbytes in dict.fromkeys(row["nbytes"] for row in rows):
-        found = {row["op"]: row["busbw"] / 1e9 for row in rows if row["nbytes"] == nbytes}
-        click.echo(f"{nbytes:12}" + "".join(f"{found[op]:18.3f}" for op in ops))

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from harness.content.kata import Kata
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from harness.content.reached import Reached
     from harness.content.submission import Submission
     from harness.hardware.profiles import Profile
     from harness.learner.advice import Advice
@@ -178,6 +179,17 @@ class House:
             edited=self.edited_today(),
         )
 
+    def brief_shown(self, kata: Kata) -> bool:
+        """Whether the brief was shown since the kata was last started."""
+        notes = [one.kind for one in self.progress.notes(kata.name)]
+        return "brief_shown" in notes[_last_index(notes, "started") :]
+
+    def note_brief(self, kata: Kata) -> None:
+        """Remember that the brief was shown, once a round."""
+        with self.even_without_room():
+            if not self.brief_shown(kata):
+                self.progress.note("brief_shown", kata.name)
+
     def prediction_profile(self, asked: str | None) -> "Profile":
         """The profile asked for, else this machine's GPU, else an H100: the one to think of."""
         from harness.hardware.environment import device_present, session_profile
@@ -195,9 +207,30 @@ class House:
         )
         return max(found, default=None)
 
+    def reached(self, kata: Kata, profile: str | None = None) -> "tuple[str, Reached]":
+        """
+        What the reference and the naive version of `kata` come to, by threshold.
+
+        What was timed is that on `profile`, or where nobody measured there, on the profile named.
+        """
+        from harness.content.reached import reached
+
+        counted = reached(kata)
+        if not kata.speed:
+            return "", counted
+        from harness.reports.measured import kept_results, reached_on
+
+        where, timed = reached_on(kept_results(self.root), kata, profile)
+        return where, {**counted, **timed}
+
     def shown(self, path: Path) -> str:
         """`path` as a learner would type it: relative to the root where it lies inside."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+def _last_index(kinds: Sequence[str], wanted: str) -> int:
+    """Where `wanted` stands last; 0 where it does not."""
+    return max((at for at, kind in enumerate(kinds) if kind == wanted), default=0)
 
 
 class KataName(click.ParamType):  # type: ignore[type-arg]

@@ -3,6 +3,7 @@
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
@@ -11,8 +12,9 @@ import click
 
 from harness.base.errors import HarnessError
 from harness.base.words import readable
-from harness.cli import draw
+from harness.cli import draw, screen
 from harness.cli.house import House
+from harness.cli.screen import json_option
 from harness.content.course import is_placed, setting_of
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import device_present
@@ -48,8 +50,9 @@ def import_(house: House, source: TextIO) -> None:
     help="How many claims to judge again.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
+@json_option
 @click.pass_obj
-def verify(house: House, card: Path, sample: int, seed: int) -> None:
+def verify(house: House, card: Path, sample: int, seed: int, as_json: bool) -> None:
     """Judge a sample of what a scorecard calls solved again. Same code, same seed."""
     from harness.reports.verify import BROKEN, HELD, claims_of
     from harness.reports.verify import verify as verified
@@ -65,17 +68,21 @@ def verify(house: House, card: Path, sample: int, seed: int) -> None:
             sample=sample,
             seed=seed,
         )
+    held = sum(one.verdict == HELD for one in found)
+    if as_json:
+        screen.as_json(asdict(one) for one in found)
+        sys.exit(0 if found and held == len(found) else 1)
     for one in found:
         told = f"{marks.get(one.verdict, '?')} {one.kata}: {one.verdict}: {one.why}"
-        click.echo(readable(told))
-    held = sum(one.verdict == HELD for one in found)
+        click.echo(screen.folded(readable(told)))
     click.echo(f"{held} of {len(found)} held, {len(claims)} claims in all.")
     sys.exit(0 if found and held == len(found) else 1)
 
 
 @click.command()
+@json_option
 @click.pass_obj
-def doctor(house: House) -> None:
+def doctor(house: House, as_json: bool) -> None:
     """What is installed, what is missing, and the way out."""
     found, unmet = versions(), unmet_requirements()
     lines = [("python", platform.python_version(), sys.version_info >= (3, 11))]
@@ -90,6 +97,9 @@ def doctor(house: House) -> None:
         *_release(house),
         ("history", *_told(lambda: f"{len(house.progress.attempts())} attempts in {house.home}")),
     ]
+    if as_json:
+        screen.as_json({"name": name, "found": what, "ok": good} for name, what, good in lines)
+        sys.exit(0 if all(good for _, _, good in lines) else 3)
     width = max(len(name) for name, _, _ in lines)
     for name, what, good in lines:
         click.echo(f"{'ok ' if good else '!! '} {name:{width}}  {what}")

@@ -2,14 +2,21 @@
 
 import json
 import math
+import os
+import shlex
+import shutil
+import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 import click
 
 from harness.base.errors import UsageProblem
-from harness.cli import draw, teach
+from harness.cli import draw, screen, teach
 from harness.cli.house import KATA, WEEKS, House
+from harness.cli.screen import json_option
 from harness.content.kata import Kata
 from harness.hardware.environment import device_present
 from harness.learner import advice
@@ -52,21 +59,28 @@ TIME = Number(zero=False)
     show_default=True,
     help="How many to name.",
 )
+@json_option
 @click.pass_obj
-def next_kata(house: House, count: int) -> None:
+def next_kata(house: House, count: int, as_json: bool) -> None:
     """What to take up now, and why."""
-    teach.advice(house.advice()[:count], house.curriculum.katas)
+    found = house.advice()[:count]
+    if as_json:
+        screen.as_json(
+            {"kata": one.kata, "reason": one.reason, "begun": one.begun} for one in found
+        )
+    else:
+        teach.advice(found, house.curriculum.katas)
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True)
+@json_option
 @click.pass_obj
 def due(house: House, as_json: bool) -> None:
     """What you are about to forget, and when the rest will be due."""
     now, known = house.now(), house.standings()
     found, later = advice.due(known, now), advice.upcoming(known, now)
     if as_json:
-        draw.as_json(
+        screen.as_json(
             {"kata": one.kata, "due": str(one.due), "recall": one.recall, "is_due": one in found}
             for one in [*found, *later]
         )
@@ -76,9 +90,11 @@ def due(house: House, as_json: bool) -> None:
 
 @click.command()
 @click.argument("kata", type=KATA)
+@click.option("--edit", is_flag=True, help="Open the stub in $EDITOR, or in VS Code from there.")
 @click.pass_obj
-def start(house: House, kata: Kata) -> None:
+def start(house: House, kata: Kata, edit: bool) -> None:
     """Begin a kata, or begin it again, from the blank stub. Your last file is kept."""
+    command = editor(dict(os.environ)) if edit else []
     stub = house.blank_stub(kata, "start")
     if house.workspace.is_swapped(kata.name, kata.file):
         house.workspace.restore(kata.name, kata.file)
@@ -89,6 +105,27 @@ def start(house: House, kata: Kata) -> None:
     if standing.open is not None and standing.open.tried:
         teach.given_up(standing.open)
     teach.started(kata, standing, house.shown(kata.file), kept)
+    if command:
+        subprocess.run([*command, str(kata.file)], check=False)
+
+
+def editor(environment: Mapping[str, str]) -> list[str]:
+    """
+    The command that opens a file: $VISUAL, $EDITOR, or VS Code in a terminal of its own.
+
+    Raises:
+        UsageProblem: there is none of them.
+    """
+    for name in ("VISUAL", "EDITOR"):
+        command = shlex.split(environment.get(name, ""))
+        if command and shutil.which(command[0]):
+            return command
+    if environment.get("TERM_PROGRAM") == "vscode" and shutil.which("code"):
+        return ["code"]
+    raise UsageProblem(
+        "--edit: expected an editor in $VISUAL or $EDITOR, or VS Code's terminal, found none. "
+        "Set one: export EDITOR=nano"
+    )
 
 
 @click.command()
@@ -166,16 +203,44 @@ def predict(
     required=True,
     help="The week to test out of, or several as in 1..4.",
 )
+@json_option
 @click.pass_obj
-def placement(house: House, weeks: tuple[int, ...]) -> None:
+def placement(house: House, weeks: tuple[int, ...], as_json: bool) -> None:
     """Test out of a week. A few of its katas, solved cold, stand for the rest."""
     with_katas = dict.fromkeys(kata.week for kata in house.curriculum.week_katas(*weeks))
-    placed = [_placed_out_of(house, week) for week in with_katas]
-    sys.exit(0 if all(placed) else 1)
+    found = [_placed_out_of(house, week) for week in with_katas]
+    if as_json:
+        screen.as_json(
+            {
+                "week": one.week,
+                "placed": one.placed,
+                "katas": {kata.name: kata.name in one.solved for kata in one.chosen},
+                "rest": one.rest,
+            }
+            for one in found
+        )
+    else:
+        for one in found:
+            teach.placement(one.week, one.chosen, one.solved, one.rest)
+    sys.exit(0 if all(one.placed for one in found) else 1)
 
 
-def _placed_out_of(house: House, week: int) -> bool:
-    """Say what stands for a week, and once that is solved note the rest as placed out of."""
+class Placement(NamedTuple):
+    """A week: the katas that stand for it, which of them are solved cold, and the others."""
+
+    week: int
+    chosen: list[Kata]
+    solved: set[str]
+    rest: list[str]
+
+    @property
+    def placed(self) -> bool:
+        """Whether all that stands for the week is solved."""
+        return len(self.solved) == len(self.chosen)
+
+
+def _placed_out_of(house: House, week: int) -> Placement:
+    """What stands for a week; once that is solved the rest is noted as placed out of."""
     chosen = advice.placement_of(house.curriculum.katas, week)
     known = house.standings()
     solved = {one.name for one in chosen if any(r.clean for r in known[one.name].rounds)}
@@ -184,12 +249,12 @@ def _placed_out_of(house: House, week: int) -> bool:
         for kata in house.curriculum.katas.values()
         if kata.week == week and kata not in chosen
     ]
-    if len(solved) == len(chosen):
+    found = Placement(week, chosen, solved, rest)
+    if found.placed:
         fresh = [name for name in rest if name not in house.placed_out()]
         for name in fresh:
             house.progress.note("placed", name, f"week {week}")
-    teach.placement(week, chosen, solved, rest)
-    return len(solved) == len(chosen)
+    return found
 
 
 COMMANDS = [next_kata, due, start, explain, predict, placement]

@@ -3,15 +3,18 @@
 import difflib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.base.errors import UsageProblem
 from harness.base.files import hash_of, read_file
-from harness.cli import draw, results
+from harness.cli import draw, results, screen, teach
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.remotely import run_on
+from harness.cli.screen import json_option
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
@@ -21,6 +24,9 @@ from harness.hardware.profiles import find_profile
 from harness.learner.workspace import StashEntry
 from harness.running.attempt import attempt
 from harness.running.runner import Outcome
+
+if TYPE_CHECKING:
+    from harness.learner.mastery import Standing
 
 SEED = click.IntRange(0, SEEDS - 1)
 MORE_CASES = 3  # on a repeat, besides those that the kata lists
@@ -35,9 +41,11 @@ MORE_CASES = 3  # on a repeat, besides those that the kata lists
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--profile", help="Hardware profile to judge against.")
 @click.option("--brief", is_flag=True, help="Show the brief first.")
+@click.option("--brief-once", is_flag=True, help="Show the brief unless it was shown before.")
 @click.option("--install", is_flag=True, help="Install the extra that a kata needs and lacks.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every check, also those that passed.")
 @click.option("--on", "box", metavar="USER@HOST", help="Judge on another machine, over ssh.")
+@json_option
 @click.pass_obj
 def run(
     house: House,
@@ -49,53 +57,106 @@ def run(
     seed: int | None,
     profile: str | None,
     brief: bool,
+    brief_once: bool,
     install: bool,
     verbose: bool,
     box: str | None,
+    as_json: bool,
 ) -> None:
-    """Judge your code, each kata in a process of its own. Without a GPU work is counted."""
+    """
+    Judge your code, each kata in a process of its own. Without a GPU work is counted.
+
+    Of several katas those whose file is still the stub as it was shipped are named and not run.
+    """
     chosen = choose(house, katas, weeks, everything)
     if box is not None:
         options = ["--install", f"--device={device}", *(["-v"] if verbose else [])]
         options += [] if seed is None else [f"--seed={seed}"]
         options += [] if profile is None else [f"--profile={profile}"]
-        for kata in chosen if brief else ():
-            draw.brief(kata)
+        options += ["--json"] if as_json else []
+        for kata in chosen if not as_json else ():
+            if brief or (brief_once and not house.brief_shown(kata)):
+                draw.brief(kata)
+                house.note_brief(kata)
         run_on(house, box, chosen, impl, options)
     if profile is not None:
         find_profile(house.root / "hardware_profiles", profile)  # says so when there is none
     gpu = device_present()
     legs = ["cpu", "cuda"] if device == "auto" and gpu else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
-    passed = True
+    how = How(impl=impl, seed=seed, profile=profile, verbose=verbose, quiet=as_json)
+    judged, red, untouched, rows = 0, 0, [], []
     for kata in chosen:
         if install and missing_extra(kata):
             with draw.waiting(f"installing the extra {kata.extra}, once"):
                 install_extra(kata)
         if len(chosen) > 1 and (missing := missing_extra(kata)):
-            click.echo(f"- {kata.name}: skipped: {missing}")
+            click.echo(f"- {kata.name}: skipped: {missing}", err=as_json)
             continue
-        if brief:
+        if len(chosen) > 1 and house.submission(kata, impl).is_blank():
+            untouched.append(kata)
+            continue
+        if not as_json and (brief or (brief_once and not house.brief_shown(kata))):
             draw.brief(kata)
-        more = more_cases(house, kata, impl)
-        for leg in legs:
-            submission = house.submission(kata, impl)
-            outcome = judge(house, submission, leg, seed, profile, more)
+            house.note_brief(kata)
+        found = judge_and_show(house, kata, legs, how)
+        judged += 1
+        rows += [results.as_row(kata, impl, outcome) for outcome in found]
+        red += any(outcome.status != "passed" for outcome in found)
+    if as_json:
+        screen.as_json(rows)
+    elif len(chosen) > 1:
+        results.total(judged - red, len(chosen), [one.name for one in untouched])
+    sys.exit(1 if red or untouched else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a kata is judged and how it is shown; `quiet` shows nothing."""
+
+    impl: str = "yours"
+    seed: int | None = None
+    profile: str | None = None
+    verbose: bool = False
+    quiet: bool = False
+
+
+def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") -> list[Outcome]:
+    """Judge one kata on each device, and show how it went, what it earned and what is next."""
+    before = None
+    if how.impl == "yours":
+        with house.even_without_room():
+            before = house.standing(kata)
+    more = _more_cases(kata, before)
+    found: list[Outcome] = []
+    for leg in legs:
+        submission = house.submission(kata, how.impl)
+        outcome = judge(house, submission, leg, how.seed, how.profile, more)
+        found.append(outcome)
+        if not how.quiet:
             results.outcome(
                 kata,
                 outcome,
                 submission.owner,
-                house.shown(kata.file),
-                gpu=gpu,
-                verbose=verbose,
+                verbose=how.verbose,
+                reached=house.reached(kata, outcome.profile)[1],
             )
-            passed = passed and outcome.status == "passed"
-        if more:
-            click.echo("You solved it before: cases were drawn besides those that are listed.")
-        swapped = impl == "yours" and submission.owner == "solution"
-        if swapped and house.workspace.is_swapped(kata.name, kata.file):
+    if how.quiet:
+        return found
+    if more:
+        click.echo("You solved it before: cases were drawn besides those that are listed.")
+    if submission.owner == "solution" and how.impl == "yours":
+        if house.workspace.is_swapped(kata.name, kata.file):
             click.echo(f"The reference stands in place of your file: kata restore {kata.name}")
-    sys.exit(0 if passed else 1)
+        before = None
+    then = None
+    if before is not None and all(one.status == "passed" for one in found):
+        with house.even_without_room():
+            teach.earned(before, house.standing(kata), house.now())
+            then = next((one for one in house.advice() if one.kata != kata.name), None)
+    worst = next((one for one in found if one.status != "passed"), found[-1])
+    results.next_step(kata, worst, submission.owner, house.shown(kata.file), then)
+    return found
 
 
 def choose(
@@ -112,13 +173,10 @@ def choose(
     return list(katas) or house.curriculum.all_katas()
 
 
-def more_cases(house: House, kata: Kata, impl: str) -> list[str]:
+def _more_cases(kata: Kata, standing: "Standing | None") -> list[str]:
     """Options of pytest that have a kata which was solved before judged on other cases, too."""
-    repeats = None
-    if impl == "yours" and kata.vary:
-        with house.even_without_room():
-            repeats = house.standing(kata).solved_at
-    return [f"--vary={MORE_CASES}"] if repeats else []
+    solved = kata.vary and standing is not None and standing.solved_at
+    return [f"--vary={MORE_CASES}"] if solved else []
 
 
 def judge(
@@ -201,10 +259,19 @@ def stash() -> None:
 
 @stash.command("list")
 @click.argument("kata", type=KATA, required=False)
+@json_option
 @click.pass_obj
-def stash_list(house: House, kata: Kata | None) -> None:
+def stash_list(house: House, kata: Kata | None, as_json: bool) -> None:
     """What was kept, when and why."""
-    draw.versions(house.workspace.versions(kata.name if kata else None))
+    found = house.workspace.versions(kata.name if kata else None)
+    if as_json:
+        screen.as_json(
+            {"sha256": one.sha256, "time": one.time, "kata": one.kata, "lines": one.lines,
+             "why": one.why}
+            for one in found
+        )  # fmt: skip
+    else:
+        draw.versions(found)
 
 
 @stash.command("show")

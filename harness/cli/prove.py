@@ -12,9 +12,10 @@ import click
 from harness.base.errors import DeviceError, UsageProblem
 from harness.base.files import write_atomically
 from harness.base.processes import cores, cpu_of_children_s
-from harness.cli import draw
+from harness.cli import draw, screen, tables
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.practise import choose
+from harness.cli.screen import json_option
 from harness.content.kata import Kata
 from harness.hardware.environment import SEEDS, device_present
 
@@ -96,6 +97,7 @@ def stub(house: House, kata: Kata, write: bool) -> None:
     is_flag=True,
     help="Run every test on every wrong solution, and note the cheapest kills in kills.toml.",
 )
+@json_option
 @click.pass_obj
 def check(
     house: House,
@@ -110,6 +112,7 @@ def check(
     seeds: int | None,
     profiles: tuple[str, ...],
     remember: bool,
+    as_json: bool,
 ) -> None:
     """
     Prove katas, all of them unless told which: contract, kill matrix, thresholds.
@@ -151,6 +154,10 @@ def check(
                 part=Part(wrong=wrong, tests=tests),
                 heard=heard,
             )
+        if as_json:
+            proofs = list(found)
+            screen.as_json(draw.report_row(one, seed) for one in proofs)
+            sys.exit(1 if any(one.problems for one in proofs) else 0)
         sound = draw.reports(
             found,
             width=max(len(kata.name) for kata in chosen),
@@ -185,6 +192,7 @@ def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:
 @click.option("--line", "lines", type=int, multiple=True, help="Only this line; repeat.")
 @click.option("--mark", is_flag=True, help="Add the survivors to equivalent.toml, to be explained.")
 @click.option("-v", "--verbose", is_flag=True, help="What killed each of the others, too.")
+@json_option
 @click.pass_obj
 def mutate(
     house: House,
@@ -196,6 +204,7 @@ def mutate(
     lines: tuple[int, ...],
     mark: bool,
     verbose: bool,
+    as_json: bool,
 ) -> None:
     """
     Change references mechanically, and list the changes that no test notices.
@@ -205,7 +214,7 @@ def mutate(
     """
     from harness.authoring import mutate as mutation
 
-    sound = True
+    surveys = []
     for kata in choose(house, katas, weeks, everything):
         with draw.waiting(f"mutating {kata.name}"):
             survey = mutation.mutate(
@@ -214,11 +223,15 @@ def mutate(
                 seed=random.randrange(SEEDS) if seed is None else seed,
                 lines=lines,
             )
-        draw.survey(survey, house.shown(kata.solution), verbose=verbose)
+        surveys.append(survey)
+        if not as_json:
+            draw.survey(survey, house.shown(kata.solution), verbose=verbose)
         if mark and survey.survivors:
-            click.echo(f"marked: {house.shown(mutation.mark(kata, survey.survivors))}")
-        sound = sound and not (survey.survivors or survey.problems)
-    sys.exit(0 if sound else 1)
+            marked = house.shown(mutation.mark(kata, survey.survivors))
+            click.echo(f"marked: {marked}", err=as_json)
+    if as_json:
+        screen.as_json(map(draw.survey_row, surveys))
+    sys.exit(1 if any(one.survivors or one.problems for one in surveys) else 0)
 
 
 @click.command()
@@ -255,35 +268,52 @@ def measure(
 
     chosen = choose(house, katas, weeks, everything)
     results = measured.measure(chosen, impl, naive=naive, keep=keep)
-    draw.measured(measured.rows([results], _by_id(house)))
+    tables.measured(measured.rows([results], _by_id(house)))
 
 
 @click.command("measured")
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--history", is_flag=True, help="Every measurement, not only the newest of each.")
+@click.option("--naive", is_flag=True, help="Also what wrong solutions called naive reached.")
+@click.option("-v", "--verbose", is_flag=True, help="Spread, the host's share, dates, machines.")
+@json_option
 @click.pass_obj
-def show_measured(house: House, katas: tuple[Kata, ...], history: bool) -> None:
+def show_measured(
+    house: House,
+    katas: tuple[Kata, ...],
+    history: bool,
+    naive: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """
     What the references reached on real devices, beside the thresholds.
 
-    Exits with 1 when a figure does not hold: a reference without room to spare, a naive version
-    that is fast enough. What was never timed is named.
+    Exits with 1 when a figure does not hold: a reference without room to spare, or a naive version
+    that is fast enough, which is then shown. What was never timed is named.
     """
     from harness.reports import measured
 
     chosen = {kata.id: kata for kata in katas} or _by_id(house)
     results = measured.kept_results(house.root)
     rows = [row for row in measured.rows(results, _by_id(house)) if row["kata"] in chosen]
-    shown = [row for row in rows if row["latest"] or history]
+    asked = [row for row in rows if row["latest"] or history]
+    shown = [row for row in asked if naive or row["impl"] == "solution" or row["problem"]]
+    if as_json:
+        screen.as_json(shown)
+        sys.exit(1 if any(row["problem"] for row in rows) else 0)
     untimed = [name for name, kata in chosen.items() if all(one.on == "any" for one in kata.speed)]
     if len(untimed) < len(chosen):
-        draw.measured(shown)
-    for line in measured.machines(results, shown):
-        click.echo(line)
+        tables.measured(shown, verbose=verbose)
+    if verbose:
+        for line in measured.machines(results, shown):
+            click.echo(screen.folded(line))
     for name in untimed if katas else ():
         click.echo(f"{name}: no threshold on a GPU's clock")
     for missing in measured.never_timed(rows, chosen):
         click.echo(f"never timed: {missing}")
+    if not verbose and shown:
+        click.echo("us: the median of the launch. -v: spread and machines; --naive: naive versions")
     sys.exit(1 if any(row["problem"] for row in rows) else 0)
 
 
@@ -301,7 +331,7 @@ def sweep(house: House, ranks: int, device: str, largest: int, output: Path) -> 
     sizes = [size for size in report.SIZES if size <= largest]
     results = report.sweep(ranks, ring, device=device, sizes=sizes)
     write_atomically(output, (json.dumps(results, indent=1) + "\n").encode())
-    draw.sweep(results["rows"])
+    tables.sweep(results["rows"])
 
 
 def _by_id(house: House) -> dict[str, Kata]:

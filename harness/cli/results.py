@@ -2,17 +2,23 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from harness.cli.draw import MARKS, console
+from harness.cli.screen import folded
 from harness.content.kata import Kata
+from harness.content.reached import ON_THE_CLOCK, Reached, beside
 from harness.running.verdict import is_stub, waiting
 
 if TYPE_CHECKING:
+    from harness.learner.advice import Advice
     from harness.learner.progress import Check, Measurement
     from harness.running.runner import Outcome
 
+NOTHING: Reached = {}
 MOST_OUTPUT = 3000  # characters of what a process printed
 MOST_FAILURES = 8  # kinds that are shown before one asks for all
 MOST_CASES = 4  # cases of a test that are named beside the first
@@ -56,31 +62,58 @@ def failures(checks: Iterable["Check"]) -> list[Failure]:
 
 
 def outcome(
-    kata: Kata, result: "Outcome", impl: str, shown: str, *, gpu: bool, verbose: bool = False
+    kata: Kata, result: "Outcome", impl: str, *, verbose: bool = False, reached: Reached = NOTHING
 ) -> None:
-    """One run: what is red, the thresholds, and what to do next; `verbose` hides nothing."""
+    """
+    One run: what is red and the thresholds; `verbose` hides nothing.
+
+    `reached` is what the reference and the naive version come to, by threshold.
+    """
     from rich.markup import escape
 
     out = console()
-    for mark, line in _lines(result, verbose=verbose):
+    for mark, line in _lines(result, reached, verbose=verbose):
         head, *more = PARTS.split(line)
-        out.print(f"{MARKS[mark]} {escape(head)}")
+        sign = MARKS[mark]
+        out.print(escape(folded(f"? {head}")).replace("?", sign, 1))
         for part in more:
-            out.print(f"    {part}", markup=False)
+            out.print(folded(f"    {part}", indent=6), markup=False)
     if result.device == "cpu" and any(one.on == "cuda" for one in kata.speed):
-        out.print("[dim]speed: not judged, for want of a GPU (work was counted instead)[/]")
+        out.print("[dim]speed: not judged without a GPU; work was counted instead[/]")
     colour = "green" if result.status == "passed" else "red"
-    out.print(
-        f"[{colour}]{result.status.replace('_', ' ')}[/]: {kata.name} "
-        f"({escape(impl)}, {result.device}): {escape(result.reason)} "
-        f"· {result.duration_s:.1f} s · --seed {result.seed}"
+    verdict = (
+        f"{result.status.replace('_', ' ')}: {kata.name} ({impl}, {result.device}): "
+        f"{result.reason} · {result.duration_s:.1f} s · --seed {result.seed}"
     )
+    status, _, rest = escape(folded(verdict)).partition(":")
+    out.print(f"[{colour}]{status}[/]:{rest}")
     if result.status in ("crashed", "timed_out", "error"):
         out.print(_last_part(result.output), markup=False)
-    out.print(f"next: {_next_step(kata, result, impl, shown, gpu)}", markup=False)
 
 
-def _lines(result: "Outcome", *, verbose: bool) -> Iterator[tuple[str, str]]:
+def next_step(
+    kata: Kata, result: "Outcome", impl: str, shown: str, then: "Advice | None" = None
+) -> None:
+    """What to do after a run; `then` is what comes after this kata."""
+    click.echo(folded(f"next: {_next_step(kata, result, impl, shown, then)}"))
+
+
+def total(passed: int, count: int, untouched: Sequence[str]) -> None:
+    """What several katas came to, in a line or two."""
+    if untouched:
+        click.echo(folded(f"· {len(untouched)} not begun: {', '.join(untouched)}"))
+    click.echo(f"{passed} of {count} katas passed")
+
+
+def as_row(kata: Kata, impl: str, result: "Outcome") -> dict[str, Any]:
+    """One run as plain data for ``--json``."""
+    row = asdict(result)
+    del row["output"]
+    row["measurements"] = [{**one, "detail": dict(one["detail"])} for one in row["measurements"]]
+    return {"kata": kata.name, "impl": impl, **row}
+
+
+def _lines(result: "Outcome", reached: Reached, *, verbose: bool) -> Iterator[tuple[str, str]]:
     """A mark and a line for each thing that is to be said of the checks and thresholds."""
     measured = {found.name for found in result.measurements}
     judged = [check for check in result.checks if not _is_threshold(check, measured)]
@@ -103,7 +136,8 @@ def _lines(result: "Outcome", *, verbose: bool) -> Iterator[tuple[str, str]]:
         yield "skipped", f"{len(skipped)} skipped: {skipped[0].message}"
     for found in _told_once(result.measurements, red):
         mark = str(found.detail.get("outcome", "passed"))
-        yield mark, f"threshold {found.detail.get('message', found.name)}"
+        aside = beside(reached.get(found.name, {}), timed=found.meter in ON_THE_CLOCK)
+        yield mark, f"threshold {found.detail.get('message', found.name)}{aside}"
 
 
 def _is_threshold(check: "Check", measured: Iterable[str]) -> bool:
@@ -140,15 +174,15 @@ def _last_part(output: str) -> str:
     return f"{died}{stack}"[:MOST_OUTPUT] if died else output.strip()[-MOST_OUTPUT:]
 
 
-def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, gpu: bool) -> str:
+def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, then: "Advice | None") -> str:
+    again = f"make kata name={kata.name}"
     if impl != "yours":
-        return f"your own: edit {shown}, then make kata name={kata.name}"
-    if result.status == "passed" and not gpu and kata.speed:
-        return f"kata explain {kata.name}; on a GPU, make kata name={kata.name} judges the speed"
+        return f"your own: edit {shown}, then {again}"
     if result.status == "passed":
-        return f"kata explain {kata.name}, then kata next"
+        after = f"{'make kata name=' if then.begun else 'kata start '}{then.kata}" if then else ""
+        return f"kata explain {kata.name}, then {after or 'kata next'}"
     if any(map(is_stub, result.checks)):
-        return f"edit {shown}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
+        return f"edit {shown}, then {again}   (stuck? kata hint {kata.name})"
     red = any(check.outcome == "failed" for check in result.checks)
-    first = "mend the first ✗" if red else "read what is said above"
-    return f"{first}, then make kata name={kata.name}   (stuck? kata hint {kata.name})"
+    first = "fix the first ✗" if red else "read what is said above"
+    return f"{first}, then {again}   (stuck? kata hint {kata.name})"

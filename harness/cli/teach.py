@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.draw import console
+from harness.cli.screen import folded
 from harness.content.kata import Kata
 from harness.learner.advice import runs_in
+from harness.learner.mastery import CLEAN_DAYS, Level
 
 MOST_LATER = 8  # katas that are not due yet
 
@@ -28,8 +30,8 @@ def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
     for one in found:
         kata = katas[one.kata]
         click.echo(f"{kata.name}  ({kata.minutes} min, difficulty {kata.difficulty}/5)")
-        click.echo(f"    {kata.teaches}")
-        click.echo(f"    {one.reason}")
+        click.echo(folded(f"    {kata.teaches}"))
+        click.echo(folded(f"    {one.reason}"))
     first = found[0]
     begin = "make kata name=" if first.begun else "kata start "
     click.echo(f"next: {begin}{first.kata}")
@@ -61,6 +63,22 @@ def in_days(moment: datetime, now: datetime) -> str:
     """How far a day lies ahead, in words."""
     days = (moment.date() - now.date()).days
     return "today" if days < 1 else "tomorrow" if days == 1 else f"in {days} days"
+
+
+def earned(before: "Standing", after: "Standing", now: datetime) -> None:
+    """What a run that passed has earned: level, cold day, and when the kata comes back."""
+    words = [f"{after.level.glyph} {after.level}"]
+    done = after.rounds[-1] if after.rounds else None
+    if done is None or len(after.rounds) == len(before.rounds):
+        words.append(f"already solved in this round (another: kata start {after.kata})")
+    elif done.clean and after.level < Level.MASTERED:
+        words.append(f"cold day {min(len(after.clean_days), CLEAN_DAYS)} of {CLEAN_DAYS}")
+    elif not done.clean:
+        seen = "the solution was seen" if done.solution_seen else f"hints were shown: {done.hints}"
+        words.append(f"no cold day: {seen}")
+    if after.due is not None:
+        words.append(f"due again {after.due.date()}, {in_days(after.due, now)}")
+    click.echo(folded(f"earned: {' · '.join(words)}"))
 
 
 def given_up(left: "Round") -> None:

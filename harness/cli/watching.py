@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 import click
 
-from harness.cli import draw, results
+from harness.cli import draw
 from harness.cli.house import KATA, House
-from harness.cli.practise import judge, more_cases
+from harness.cli.practise import How, judge_and_show
+from harness.cli.screen import cut, folded
 from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present
@@ -20,8 +21,10 @@ from harness.learner.mastery import COUNTED
 from harness.running.runner import Outcome, run_kata
 from harness.running.stages import Stage, properties_in, stage_of
 
-KEYS = "h hint · l list · s solution · q quit"
+KEYS = "h hint · r run again · n next kata · l list · s solution · q quit"
+CHOICES = "123456789abcdefgijkmop"  # keys that select a kata of the list
 POLL_MS = 200
+MORE_CHOICES = 3  # of other weeks
 COMPARED = {Stage.TINY, Stage.CASES}  # a test of these that passed has seen the shapes, too
 Key = Callable[[float | None], str]
 
@@ -32,26 +35,32 @@ Key = Callable[[float | None], str]
 @click.pass_obj
 def watch(house: House, kata: Kata, once: bool) -> None:
     """Judge on every save, stage by stage, up to the first red. All green is kept."""
+    device = "cuda" if device_present() else "cpu"
+    if once:
+        sys.exit(0 if _look(house, kata, device) else 1)
+    watched: Kata | None = kata
+    with _single_keys() as key:
+        while watched is not None:
+            watched = _watch(house, watched, device, key)
+
+
+def _watch(house: House, kata: Kata, device: str, key: Key) -> Kata | None:
+    """Judge `kata` on every save until it is left for another, which is returned, or for none."""
     from watchfiles import watch as changes
 
-    device = "cuda" if device_present() else "cpu"
-    passed = _look(house, kata, device)
-    if once:
-        sys.exit(0 if passed else 1)
-    with _single_keys() as key:
-        click.echo(KEYS)
-        # the folder, since editors replace the file
-        for found in changes(
-            kata.folder, rust_timeout=POLL_MS, yield_on_timeout=True, raise_interrupt=False
-        ):
-            if any(path == str(kata.file) for _, path in found):
-                _look(house, kata, device)
-                click.echo(KEYS)
-            pressed = key(0)
-            if pressed == "q":
-                break
-            if pressed:
-                _answer(kata, pressed, key)
+    _look(house, kata, device)
+    click.echo(KEYS)
+    # the folder, since editors replace the file
+    for found in changes(kata.folder, rust_timeout=POLL_MS, yield_on_timeout=True):
+        pressed = key(0)
+        if pressed == "r" or any(path == str(kata.file) for _, path in found):
+            _look(house, kata, device)
+            click.echo(KEYS)
+        elif pressed == "q":
+            break
+        elif pressed and (other := _answer(house, kata, pressed, key)):
+            return other
+    return None
 
 
 def _look(house: House, kata: Kata, device: str) -> bool:
@@ -68,15 +77,12 @@ def _look(house: House, kata: Kata, device: str) -> bool:
         seen = run_kata(submission, device=device, extra=["--staged", "-x"])
     tests = kata.folder / f"test_{kata.name}.py"
     for line in stage_lines(seen, properties_in(tests.read_text(encoding="utf-8"))):
-        click.echo(line)
+        click.echo(folded(line))
     if seen.status != "passed":
         if seen.status in COUNTED:
             _note_red(house, submission)
         return False
-    more = more_cases(house, kata, "yours")
-    submission = house.submission(kata, "yours")  # it may have been saved since
-    outcome = judge(house, submission, device, None, None, more)
-    results.outcome(kata, outcome, submission.owner, house.shown(kata.file), gpu=device_present())
+    (outcome,) = judge_and_show(house, kata, [device], How())
     return outcome.status == "passed"
 
 
@@ -117,19 +123,47 @@ def stage_lines(seen: Outcome, properties: Collection[str] = ()) -> Iterator[str
         yield f"✗ {seen.reason}"
 
 
-def _answer(kata: Kata, pressed: str, key: Key) -> None:
-    from harness.cli.browse import hint, list_katas
+def _answer(house: House, kata: Kata, pressed: str, key: Key) -> Kata | None:
+    """Do what a key asks for; the kata to go on with, if it is another."""
+    from harness.cli.browse import hint
+    from harness.cli.learn import start
     from harness.cli.practise import diff
 
     context = click.get_current_context()
     if pressed == "h":
         context.invoke(hint, kata=kata)
     elif pressed == "l":
-        context.invoke(list_katas, weeks=(kata.week,))
+        return _selected(house, kata, key)
+    elif pressed == "n":
+        then = next((one for one in house.advice() if one.kata != kata.name), None)
+        if then is None:
+            click.echo("There is no other kata to take up now.")
+            return None
+        other = house.curriculum.kata(then.kata)
+        if not then.begun:
+            context.invoke(start, kata=other)
+        return other
     elif pressed == "s":
         click.echo("Show the reference? It counts as having seen it: y or n")
         if key(None) == "y":
             context.invoke(diff, kata=kata)
+    return None
+
+
+def _selected(house: House, kata: Kata, key: Key) -> Kata | None:
+    """Ask which kata of the week, or of what is advised, to watch; None to stay."""
+    here = [one.name for one in house.curriculum.week_katas(kata.week)]
+    names = list(dict.fromkeys([*here, *(one.kata for one in house.advice()[:MORE_CHOICES])]))
+    choices = dict(zip(CHOICES, names, strict=False))
+    known = house.standings()
+    for letter, name in choices.items():
+        one = house.curriculum.kata(name)
+        click.echo(
+            cut(f"{letter}  {known[name].level.glyph} week {one.week:2}  {name}: {one.title}")
+        )
+    click.echo("which one? any other key: stay here")
+    chosen = choices.get(key(None) or "")
+    return house.curriculum.kata(chosen) if chosen and chosen != kata.name else None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from harness.base.files import write_atomically
 from harness.base.schema import read_toml
 from harness.content.course import part_of
 from harness.content.kata import Kata
+from harness.content.reached import ON_THE_CLOCK
 from harness.content.submission import NAIVE, resolve
 from harness.hardware.bridges import bridges
 from harness.hardware.environment import cache_folder, first_gpu_uuid
@@ -33,7 +34,6 @@ SCHEMA = 1
 MARGIN = 1.05  # by how much the reference has to clear a threshold
 QUANTILES = ("p10", "median", "p90")
 HOST = ("host_s", "baseline_host_s")
-ON_THE_CLOCK = ("roofline", "baseline")
 
 
 def measure(
@@ -178,6 +178,36 @@ def rows(results: Sequence[dict[str, Any]], katas: Mapping[str, Kata]) -> list[d
             row["problem"] = _problem(row, limit)
             row["limit"] = row["limit"] if limit is None else limit
     return found
+
+
+def reached_on(
+    results: Sequence[dict[str, Any]], kata: Kata, profile: str | None = None
+) -> tuple[str, dict[str, dict[str, float]]]:
+    """
+    What the reference and the naive version of `kata` reached at its thresholds on the clock.
+
+    Args:
+        results: Of references on real devices, oldest first.
+        kata: Whose thresholds.
+        profile: On which profile; None, or one that nobody measured, stands for the newest of
+            those with the most figures.
+
+    Returns:
+        The profile, "" where there is none, and by threshold "reference" and "naive".
+    """
+    found = [row for one in results for row in _rows_of(one) if row["kata"] == kata.id]
+    if not found:
+        return "", {}
+    figures: dict[str, set[tuple[str, str]]] = {}
+    for row in reversed(found):
+        figures.setdefault(row["profile"], set()).add((row["threshold"], row["impl"]))
+    chosen = profile if profile in figures else max(figures, key=lambda one: len(figures[one]))
+    reached: dict[str, dict[str, float]] = {}
+    for row in sorted(found, key=lambda row: row["impl"] != "solution"):
+        if row["profile"] == chosen:
+            impl = "reference" if row["impl"] == "solution" else "naive"
+            reached.setdefault(row["threshold"], {})[impl] = row["value"]
+    return str(chosen), reached
 
 
 def machines(results: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -44,7 +44,7 @@ def test_ctrl_c_during_a_call_leaves_an_aborted_attempt_and_nothing_running(benc
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     running.communicate()
-    assert running.returncode == 1
+    assert running.returncode == 130
     assert bench.alive() == []
     (kept,) = bench.progress.attempts()
     assert (kept.status, kept.reason) == ("aborted", "interrupted")

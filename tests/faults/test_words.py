@@ -421,7 +421,9 @@ def told(bench, capsys, **changes):
         status="crashed", reason="", device="cpu", profile="cpu", seed=1, checks=(),
         measurements=(), versions={}, duration_s=1.0, output="",
     )  # fmt: skip
-    results.outcome(kata, replace(outcome, **changes), "yours", "counted.py", gpu=False)
+    outcome = replace(outcome, **changes)
+    results.outcome(kata, outcome, "yours")
+    results.next_step(kata, outcome, "yours", "counted.py")
     return capsys.readouterr().out
 
 
@@ -441,4 +443,4 @@ def test_of_an_interpreter_that_died_the_innermost_frames_are_shown(bench, capsy
 def test_without_a_red_check_none_is_to_be_mended(bench, capsys):
     assert "next: read what is said above, then make kata" in told(bench, capsys)
     red = checks_of([check("a", "failed", "no")])
-    assert "next: mend the first ✗, then make kata" in told(bench, capsys, checks=red)
+    assert "next: fix the first ✗, then make kata" in told(bench, capsys, checks=red)

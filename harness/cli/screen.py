@@ -1,0 +1,61 @@
+"""
+What fits the reader's screen, and data for another program.
+
+A terminal has a width, and so has whoever sets COLUMNS; a pipe and a file have none, and get whole
+lines.
+"""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+NARROWEST = 40  # no text is folded to less
+
+
+def width() -> int | None:
+    """Characters in a line; None where nothing limits it."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return max(NARROWEST, int(asked))
+    if sys.stdout.isatty():
+        return max(NARROWEST, shutil.get_terminal_size().columns)
+    return None
+
+
+def cut(text: str) -> str:
+    """`text` in one line of the screen, with an ellipsis for what does not fit."""
+    room = width()
+    return text if room is None or len(text) <= room else f"{text[: room - 1].rstrip()}…"
+
+
+def folded(text: str, indent: int = 4) -> str:
+    """`text` in lines of the screen, all but the first of them indented."""
+    room = width()
+    if room is None or len(text) <= room:
+        return text
+    return textwrap.fill(
+        text,
+        room,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def as_json(found: object) -> None:
+    """Print data for another program; a generator is written as a list."""
+    plain = list(found) if isinstance(found, Iterator) else found
+    click.echo(json.dumps(plain, indent=2))
+
+
+def json_option(command: F) -> F:
+    """The option --json, as every command that lists or judges has it."""
+    option = click.option("--json", "as_json", is_flag=True, help="As JSON, for another program.")
+    return option(command)
