@@ -22,6 +22,7 @@ from harness.simulators.triton_guards import (
     Bfloat16InInterpreter,
     GridTooLarge,
     OutOfBounds,
+    TooManyWarps,
     install_bf16_guard,
     install_bounds_guard,
     refuse_bf16,
@@ -458,6 +459,17 @@ def test_a_grid_that_no_gpu_launches_is_refused_before_it_runs():
 
 def test_the_largest_grid_is_not_refused():
     refuse_large_grid("kernel", (2**31 - 1, 65_535, 65_535))
+
+
+def test_warps_that_no_compiled_launch_takes_are_refused_before_it_runs():
+    install_bounds_guard()
+    x, y = torch.ones(64), torch.zeros(64)
+    for warps in (0, 3, 64):
+        with pytest.raises(TooManyWarps, match=f"_copy_without_mask: .* up to 32, found {warps}"):
+            _copy_without_mask[(1,)](x, y, BLOCK=64, num_warps=warps)
+    assert not y.any()
+    _copy_without_mask[(1,)](x, y, BLOCK=64, num_warps=32)
+    assert y.all()
 
 
 def test_accesses_within_bounds_pass_the_guard():

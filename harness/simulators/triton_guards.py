@@ -1,10 +1,10 @@
 """
 What Triton's interpreter must not do: compute in bfloat16, touch memory outside its arguments, or
-run a grid that no GPU would launch.
+run what no GPU would launch.
 
 Its bfloat16 arithmetic is wrong. It follows raw pointers, so that a forgotten mask would corrupt
-the process that judges it. And its grid is a loop, which any number fits. All are told before
-they happen: which kernel, what, where.
+the process that judges it. Its grid is a loop, which any number fits, and it
+has no warps. All are told before they happen: which kernel, what, where.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +44,7 @@ ARITHMETIC_METHODS = {"create_mul": "*", "create_add": "+", "create_sub": "-"}
 
 # the most programs along x, y and z. Source: CUDA C++ programming guide, compute capabilities
 GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
+WARPS = (1, 2, 4, 8, 16, 32)  # of 32 threads, 1024 in a block
 
 
 class OutOfBounds(HarnessError, IndexError):
@@ -134,9 +135,24 @@ def refuse_large_grid(kernel: str, grid: Sequence[int]) -> None:
             )
 
 
+class TooManyWarps(HarnessError, ValueError):
+    """A kernel asks for a block that no GPU can hold."""
+
+    exit_code = 1
+
+
+def refuse_odd_warps(kernel: str, num_warps: object) -> None:
+    """Raise TooManyWarps for a `num_warps` that no compiled launch takes; None is the default."""
+    if num_warps is not None and num_warps not in WARPS:
+        raise TooManyWarps(
+            f"{kernel}: expected num_warps to be a power of two up to {WARPS[-1]}, found "
+            f"{num_warps}. A block has 1024 threads at most: give a thread more elements."
+        )
+
+
 def install_bounds_guard() -> None:
     """
-    Check every interpreted launch from now on: its grid, and each of its accesses.
+    Check every interpreted launch from now on: grid, warps, and each of its accesses.
 
     A second call changes nothing.
     """
@@ -147,6 +163,7 @@ def install_bounds_guard() -> None:
     run = function.run
 
     def guarded(kernel: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 -- Triton's own
+        refuse_odd_warps(kernel.__name__, kwargs.get("num_warps"))
         current.append(Bounds.of(kernel.__name__, named_arguments(kernel, args, kwargs)))
         try:
             return run(kernel, *args, **kwargs)

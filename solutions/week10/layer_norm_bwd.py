@@ -11,39 +11,44 @@ from jaxtyping import Float
 from torch import Tensor
 
 MAX_COLS = 8192
+TILE = 4096  # elements: enough bytes in flight from 256 programs
 
 
 @triton.jit
 def _layer_norm_bwd_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, partial_ptr,
-    dy_row_stride, x_row_stride, n_rows, n_cols, BLOCK: tl.constexpr,
+    dy_row_stride, x_row_stride, n_rows, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(0)
     groups = tl.num_programs(0)
-    cols = tl.arange(0, BLOCK)  # [BLOCK] i32
-    mask = cols < n_cols  # [BLOCK] i1
+    cols = tl.arange(0, BLOCK)[None, :]  # [1, BLOCK] i32
 
-    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    dw = tl.zeros([BLOCK], tl.float32)
-    db = tl.zeros([BLOCK], tl.float32)
-    for number in range(group, n_rows, groups):
-        row = tl.cast(number, tl.int64)
-        dy = tl.load(dy_ptr + row * dy_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
-        rstd = tl.load(rstd_ptr + row)
-        x_hat = (x - tl.load(mean_ptr + row)) * rstd  # [BLOCK] fp32
+    w = tl.load(w_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    dw = tl.zeros([ROWS, BLOCK], tl.float32)
+    db = tl.zeros([ROWS, BLOCK], tl.float32)
+    # the next rows are on their way while these are reduced
+    for number in tl.range(group, n_rows, groups * ROWS, num_stages=3):
+        rows = tl.cast(number, tl.int64) + groups * tl.arange(0, ROWS)[:, None]  # [ROWS, 1] i64
+        mask = (rows < n_rows) & (cols < n_cols)  # [ROWS, BLOCK] i1
+        dy = tl.load(dy_ptr + rows * dy_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + rows * x_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + rows, mask=rows < n_rows, other=0.0)  # [ROWS, 1] fp32
+        rstd = tl.load(rstd_ptr + rows, mask=rows < n_rows, other=0.0)
+        x_hat = (x - mean) * rstd  # [ROWS, BLOCK] fp32
 
-        # in padded lanes dy and w are 0, so whatever x_hat is there enters no sum
+        # in padded lanes dy is 0, so whatever x_hat is there enters no sum
         dw += dy * x_hat
         db += dy
         dx_hat = dy * w
-        along_ones = tl.sum(dx_hat) / n_cols
-        along_x_hat = tl.sum(dx_hat * x_hat) / n_cols
+        along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) / n_cols
+        along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n_cols
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
-        tl.store(dx_ptr + row * n_cols + cols, dx, mask=mask)
+        tl.store(dx_ptr + rows * n_cols + cols, dx, mask=mask)
 
-    tl.store(partial_ptr + group * n_cols + cols, dw, mask=mask)
-    tl.store(partial_ptr + (groups + group) * n_cols + cols, db, mask=mask)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    tl.store(partial_ptr + group * n_cols + cols, tl.sum(dw, axis=0), mask=mask)
+    tl.store(partial_ptr + (groups + group) * n_cols + cols, tl.sum(db, axis=0), mask=mask)
 
 
 @triton.jit
@@ -115,9 +120,11 @@ def layer_norm_bwd(
     sums = torch.empty(2, cols, dtype=x.dtype, device=x.device)
     if rows:
         BLOCK = triton.next_power_of_2(cols)
+        # short rows in tiles of several, but not of more than a program has
+        ROWS = min(max(TILE // BLOCK, 1), triton.next_power_of_2(triton.cdiv(rows, groups)))
         _layer_norm_bwd_kernel[(groups,)](
             dy, x, w, mean, rstd, dx, partial, dy.stride(0), x.stride(0), rows, cols,
-            BLOCK=BLOCK, num_warps=_num_warps(BLOCK),
+            ROWS=ROWS, BLOCK=BLOCK, num_warps=_num_warps(ROWS * BLOCK),
         )  # fmt: skip
     # narrow tiles, or a GPU has too few programs; wide ones where programs are interpreted
     BLOCK_N = 32 if x.is_cuda else 128
@@ -126,6 +133,6 @@ def layer_norm_bwd(
     return dx, sums[0], sums[1]
 
 
-def _num_warps(block: int) -> int:
-    """16 elements a thread, so up to 16 warps: dw and db stay in registers, too."""
-    return triton.cdiv(block, 512)
+def _num_warps(elements: int) -> int:
+    """32 elements a thread, so up to 8 warps: dw and db stay in registers, too."""
+    return triton.cdiv(elements, 1024)

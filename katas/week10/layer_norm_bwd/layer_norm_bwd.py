@@ -11,14 +11,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 MAX_COLS = 8192
+TILE = 4096  # elements: enough bytes in flight from 256 programs
 
 
 @triton.jit
 def _layer_norm_bwd_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, partial_ptr,
-    dy_row_stride, x_row_stride, n_rows, n_cols, BLOCK: tl.constexpr,
+    dy_row_stride, x_row_stride, n_rows, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): the rows of this program: dx of each, and the sums over them (about 20 lines)
+    # TODO(kata): the rows of this program: dx of each, and the sums over them (about 25 lines)
     pass
 
 

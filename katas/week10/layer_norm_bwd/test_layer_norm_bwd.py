@@ -60,12 +60,12 @@ def test_constant_rows_have_a_gradient(kata, device):
 def test_sums_over_rows_are_float32(kata, device, groups):
     # in float16 a 1 is lost beside 2048 (4096), within a program's rows as among the programs'
     dy = torch.tensor([4096.0, -2048.0, 1.0, -2048.0], device=device).half()
-    dy = dy[:, None].repeat(1, 20)
+    dy = dy[:, None].repeat(1, 8192)  # so wide that a tile is not of several rows
     x, w = torch.ones_like(dy), torch.ones_like(dy[0])
     mean, rstd = torch.zeros(4, device=device), torch.ones(4, device=device)
     _, dw, db = kata.layer_norm_bwd(dy, x, w, mean, rstd, groups=groups)
-    assert dw.tolist() == [1.0] * 20
-    assert db.tolist() == [1.0] * 20
+    assert dw.unique().tolist() == [1.0]
+    assert db.unique().tolist() == [1.0]
 
 
 def test_float16_overflows_only_in_the_end(kata, device):
