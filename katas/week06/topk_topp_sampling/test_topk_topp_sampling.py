@@ -206,6 +206,21 @@ def test_the_smallest_temperatures_are_greedy_without_overflow(kata, many):
     assert_drawn(kata, inputs, [shift + 3, shift + 1])
 
 
+def test_as_many_survivors_as_a_block_may_have_room_for(kata):
+    # rows that keep one more than a power of two of 520 equal logits: half of them hold 0.5
+    top_k = np.array([129, 257, 513])
+    inputs = rows_of(np.zeros(520), top_k=top_k, top_p=0.5, u=LAST_U)
+    assert_drawn(kata, inputs, (top_k + 1) // 2 - 1, block=128)
+
+
+def test_many_rare_tokens_have_their_share(kata):
+    # each has a little less than 2^-23 of the first one's mass, and 1000 of them 1.2e-4
+    logits = np.full(1001, math.log(0.99 * 2**-23))
+    logits[0] = 0
+    (found,) = drawn(kata, rows_of(logits, u=0.99995), block=128)
+    assert 500 < found < 650, f"u = 0.99995: expected token 577, or one near it, found {found}"
+
+
 # ---- parameters ------------------------------------------------------------------------------
 
 
@@ -218,12 +233,12 @@ def test_a_row_out_of_range_gives_minus_one_and_stops_no_other(kata):
     ranges = {"temperature": (-1, np.nan, INF), "top_k": (-1,)}
     ranges |= {"top_p": (0, -0.5, 1.0001, np.nan), "u": (-1e-7, 1, np.nan)}
     wrong = [(name, value) for name, values in ranges.items() for value in values]
-    inputs = rows_of(np.zeros(3), u=np.full(len(wrong) + 3, 0.4))
+    inputs = rows_of(np.zeros(3), u=np.full(len(wrong) + 4, 0.4))
     for row, (name, value) in enumerate(wrong):
         inputs[name][row] = value
-    inputs["temperature"][-3:-1] = 0  # greedy asks for neither, and they are wrong all the same
-    inputs["top_p"][-3], inputs["u"][-2] = 0, 1
-    assert_drawn(kata, inputs, [-1] * len(wrong) + [-1, -1, 1])
+    inputs["temperature"][-4:-1] = 0  # greedy asks for none of the three: wrong all the same
+    inputs["top_k"][-4], inputs["top_p"][-3], inputs["u"][-2] = -1, 0, 1
+    assert_drawn(kata, inputs, [-1] * len(wrong) + [-1, -1, -1, 1])
 
 
 def test_the_largest_u_draws_the_last_of_the_nucleus(kata, many):
@@ -283,10 +298,28 @@ def test_rows_are_read_a_few_times(kata, oracle, simt, seed, cost, top_k, name):
     np.testing.assert_array_equal(found, oracle.reference(**inputs))
     read = counted.of(inputs["logits"]).load
     assert read.elements >= logits.size, "logits are read where they are"
-    stored = counted.global_store.elements
-    assert stored == 1, f"one thread of a block stores its token: {stored} stores for one row"
     cost.check(name, read.sectors * 8 / logits.size)
     cost.check("shared_bytes", counted.shared_bytes)
+
+
+def test_a_token_is_stored_once(kata, simt):
+    # one that is drawn, and those of a row with NaN, of one of -inf and of one that is out of range
+    logits = np.zeros((4, 140), np.float32)
+    logits[1, 70], logits[2] = np.nan, -INF
+    out = np.full(4, SENTINEL, np.int32)
+    with simt() as counted:
+        kata.topk_topp_sampling(**rows_of(logits, temperature=[1, 1, 1, -1]), out=out, block=64)
+    stored = counted.global_store.elements
+    assert stored == 4, f"4 rows: expected 4 stores to global memory, found {stored}"
+
+
+def test_rows_that_lie_apart_are_not_copied(kata, simt):
+    wide = cuda.to_device(np.zeros((2, 200), np.float32))
+    inputs = {**rows_of(np.zeros((2, 1))), "logits": wide[:, :140]}
+    with simt() as counted:
+        kata.topk_topp_sampling(**inputs, out=np.zeros(2, np.int32), block=64)
+    loaded = counted.of(wide).load.elements
+    assert loaded >= 2 * 140, f"2 rows of 140, 200 apart: {loaded} loads of what they are part of"
 
 
 def test_rows_may_lie_apart(kata):
