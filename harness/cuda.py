@@ -3,18 +3,18 @@ CUDA C++ in a kata: a source in a string, built by NVRTC and launched like any o
 
     launch(SOURCE, "doubled", (x, y, x.numel()), grid=(64,), block=(256,))
 
-NVRTC needs no driver and no GPU, so that what it builds can be looked at anywhere; running it
-takes a GPU. Needs the extra `cuda`.
+NVRTC needs no driver and no GPU, so that what it builds can be looked at anywhere. Where there is
+no GPU to run it, the judge sets `simulator`, which runs its PTX. Needs the extra `cuda`.
 """
 
 import ctypes
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 # wgmma, setmaxnreg and the like are there only for who builds for exactly this architecture
 ARCHITECTURE_SPECIFIC = ("sm_90", "sm_100")
@@ -42,7 +42,7 @@ class Kernel:
         symbol: What it is called in `ptx` and `cubin`: the same for ``extern "C"``.
         arch: What it was built for, as in "sm_90".
         ptx: The PTX.
-        cubin: The machine code.
+        cubin: The machine code; empty where only the PTX was asked for.
     """
 
     name: str
@@ -89,6 +89,22 @@ class Config:
             )
 
 
+class Simulator(Protocol):
+    """What launches go to where there is no GPU."""
+
+    def gpu(self) -> tuple[str, int]:
+        """What to build for, and the shared memory that a block may have, in bytes."""
+
+    def build(self, source: str, name: str, options: tuple[str, ...]) -> Kernel:
+        """As `build`, for this GPU; the PTX is enough."""
+
+    def start(self, kernel: Kernel, config: Config, arguments: Sequence[object]) -> None:
+        """Run a kernel."""
+
+
+simulator: Simulator | None = None
+
+
 # ---- building ------------------------------------------------------------------------------
 
 
@@ -107,9 +123,33 @@ def build(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -
         BuildFailed: with what NVRTC said of the source.
         RuntimeError: NVRTC or CUDA's headers are not installed.
     """
+    program = _built(source, name, arch=_exact(arch), options=options)
     nvrtc = _nvrtc()
-    exact = f"{arch}a" if arch in ARCHITECTURE_SPECIFIC else arch
-    flags = [f"--gpu-architecture={exact}", "--std=c++17", "--generate-line-info"]
+    try:
+        cubin = _read(nvrtc.nvrtcGetCUBIN, program, _asked(nvrtc.nvrtcGetCUBINSize(program)))
+        return _kernel(program, name, arch, cubin)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def build_ptx(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -> Kernel:
+    """As `build`, without machine code, which takes half of the time."""
+    virtual = _exact(arch).replace("sm_", "compute_")
+    program = _built(source, name, arch=virtual, options=options)
+    try:
+        return _kernel(program, name, arch, b"")
+    finally:
+        _nvrtc().nvrtcDestroyProgram(program)
+
+
+def _exact(arch: str) -> str:
+    return f"{arch}a" if arch in ARCHITECTURE_SPECIFIC else arch
+
+
+def _built(source: str, name: str, *, arch: str, options: tuple[str, ...]) -> Any:  # noqa: ANN401
+    """A program of NVRTC's, compiled."""
+    nvrtc = _nvrtc()
+    flags = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
     flags += [f"--include-path={folder}" for folder in _include_folders()]
     program = _asked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
     try:
@@ -119,11 +159,16 @@ def build(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -
         if int(status):
             size = _asked(nvrtc.nvrtcGetProgramLogSize(program))
             raise BuildFailed(_words(_read(nvrtc.nvrtcGetProgramLog, program, size)))
-        symbol = _asked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
-        ptx = _read(nvrtc.nvrtcGetPTX, program, _asked(nvrtc.nvrtcGetPTXSize(program)))
-        cubin = _read(nvrtc.nvrtcGetCUBIN, program, _asked(nvrtc.nvrtcGetCUBINSize(program)))
-    finally:
+    except BaseException:
         nvrtc.nvrtcDestroyProgram(program)
+        raise
+    return program
+
+
+def _kernel(program: Any, name: str, arch: str, cubin: bytes) -> Kernel:  # noqa: ANN401
+    nvrtc = _nvrtc()
+    symbol = _asked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
+    ptx = _read(nvrtc.nvrtcGetPTX, program, _asked(nvrtc.nvrtcGetPTXSize(program)))
     return Kernel(name=name, symbol=symbol, arch=arch, ptx=_text(ptx), cubin=cubin)
 
 
@@ -182,13 +227,19 @@ def _words(log: bytes) -> str:
 # ---- arguments -----------------------------------------------------------------------------
 
 
-def packed(kernel: Kernel, arguments: Sequence[object]) -> list[bytes]:
+Address = Callable[[str, Any], int]
+
+
+def packed(
+    kernel: Kernel, arguments: Sequence[object], address: Address | None = None
+) -> list[bytes]:
     """
     The bytes that a kernel is given for each argument, as its parameters in the PTX want them.
 
     A tensor is given as the address of its first element, a Python int or float in the width of
     the parameter. What C++ passes as a structure (a `__half`, a tensor map) is given as its
-    bytes, or as a NumPy scalar of that size.
+    bytes, or as a NumPy scalar of that size. `address` says where a tensor is for the kernel, given
+    how to call it; without it that is where it is on the GPU.
 
     Raises:
         TypeError: another number of arguments, or one that does not fit its parameter.
@@ -201,12 +252,32 @@ def packed(kernel: Kernel, arguments: Sequence[object]) -> list[bytes]:
             f"{kernel.name}: expected {len(parameters)} arguments, found {len(arguments)}"
         )
     return [
-        _pack(f"{kernel.name}: argument {at}", value, kind, int(bits) // 8, length)
+        _pack(
+            f"{kernel.name}: argument {at}",
+            value,
+            kind,
+            int(bits) // 8,
+            length,
+            address or _address_on_gpu,
+        )
         for at, (value, (kind, bits, length)) in enumerate(zip(arguments, parameters, strict=True))
     ]
 
 
-def _pack(where: str, value: Any, kind: str, size: int, length: str) -> bytes:  # noqa: ANN401
+def _address_on_gpu(where: str, tensor: Any) -> int:  # noqa: ANN401
+    if not tensor.is_cuda:
+        raise TypeError(f"{where}: expected a tensor on a GPU, found one on {tensor.device}")
+    return int(tensor.data_ptr())
+
+
+def _pack(
+    where: str,
+    value: Any,  # noqa: ANN401
+    kind: str,
+    size: int,
+    length: str,
+    address: Address,
+) -> bytes:
     if length:  # a structure
         content = value.tobytes() if hasattr(value, "tobytes") else bytes(value)
         wanted = int(length) * size
@@ -214,9 +285,7 @@ def _pack(where: str, value: Any, kind: str, size: int, length: str) -> bytes:  
             raise TypeError(f"{where}: expected {wanted} bytes, found {len(content)}")
         return content
     if hasattr(value, "data_ptr"):
-        if not value.is_cuda:
-            raise TypeError(f"{where}: expected a tensor on a GPU, found one on {value.device}")
-        value = value.data_ptr()
+        value = address(where, value)
     elif hasattr(value, "item"):  # NumPy's scalar
         value = value.item()
     try:
@@ -262,10 +331,14 @@ def launch(
         BuildFailed: with what NVRTC said of the source.
         TypeError: the arguments do not fit the kernel's parameters.
         ValueError: a grid, block, cluster or shared memory that cannot be.
-        RuntimeError: there is no GPU, or its driver refused.
+        RuntimeError: there is no GPU and no simulator, or the driver refused.
     """
-    arch, shared_limit_bytes = current_gpu(name)
-    kernel = build(source, name, arch=arch, options=options)
+    if simulator is not None:
+        _, shared_limit_bytes = simulator.gpu()
+        kernel = simulator.build(source, name, options)
+    else:
+        arch, shared_limit_bytes = current_gpu(name)
+        kernel = build(source, name, arch=arch, options=options)
     config = Config(
         grid=_three(grid),
         block=_three(block),
@@ -274,7 +347,7 @@ def launch(
         cooperative=cooperative,
     )
     config.refuse_impossible(name, shared_limit_bytes)
-    start(kernel, config, arguments)
+    (start if simulator is None else simulator.start)(kernel, config, arguments)
 
 
 def _three(sizes: Shape) -> Shape:

@@ -17,8 +17,7 @@ BACKENDS = (
     "onnx",
 )  # fmt: skip
 # backends by what becomes of their kernels where there is no GPU
-SIMULATED = ("triton", "numba", "gluon")
-COMPILED_ONLY = ("cuda",)
+SIMULATED = ("triton", "numba", "cuda", "gluon")
 ASYNCHRONOUS = ("gluon",)  # simulated, with operations that land at a time that can be chosen
 ON_THE_HOST = ("python", "cute", "jax", "xdsl", "onnx")  # and where there is one, as well
 EXTRAS = ("cuda", "cute", "jax", "xdsl", "onnx")  # backends that need the extra of their name
@@ -33,7 +32,7 @@ REPORTED_METERS = (
     "sectors_per_request", "bank_conflicts", "barriers", "atomics", "shuffles",
     "comm_bytes", "comm_steps", "flops", "peak_memory", "allocated_bytes", "copied_bytes",
     "saved_bytes", "evaluations", "host_syncs", "programs", "instructions", "simulated_time",
-    "accesses", "error", "ratio", "operations", "overlap",
+    "accesses", "error", "ratio", "operations", "overlap", "tensor_ops",
 )  # fmt: skip
 METERS = CASE_METERS + REPORTED_METERS
 

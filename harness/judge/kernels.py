@@ -59,6 +59,8 @@ def left_out(backend: str, *, at_most: int) -> Iterator[list[Launch]]:
 
 def _launch_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:  # noqa: ANN401
     """What a launcher of `_launcher` was called with, in words."""
+    if hasattr(kernel, "ptx"):  # CUDA C++: the kernel, its sizes, its arguments
+        return Launch(kernel.name, args[0].grid)
     if "grid" not in kwargs:  # Numba's kernel is configured before it is called
         return Launch(kernel.fn.__name__, tuple(np.ravel(kernel.grid_dim).tolist()))
     from harness.simulators.triton_hooks import named_arguments
@@ -79,6 +81,10 @@ def _launcher(backend: str) -> tuple[Any, str]:
         from triton.experimental.gluon._runtime import GluonJITFunction
 
         return GluonJITFunction, "run"
+    if backend == "cuda":
+        from harness.simulators.ptx import host as ptx_host
+
+        return ptx_host, "_launch"
     from harness.simulators.simt import host
 
     return host, "_launch"

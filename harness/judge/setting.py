@@ -15,6 +15,7 @@ from harness.judge.loading import Loadable
 Inputs = dict[str, Any]
 Order = Literal["forward", "reversed"]
 Policy = Literal["late", "random", "early"]  # when what is in flight lands
+REVERSED = 1  # the seed of the order of warps that stands for it, where they run one by one
 
 
 @dataclass(kw_only=True)
@@ -83,14 +84,18 @@ class Setting:
             from harness.meters.simt import simt_meter
 
             return simt_meter(order=order)
+        if self.submission.kata.backend == "cuda":
+            from harness.meters.ptx import ptx_meter
+
+            return ptx_meter(schedule=None if order == "forward" else REVERSED)
         from harness.meters.triton_traffic import traffic_meter
 
         return traffic_meter(order=order)
 
     def operators(self, meter: Any) -> AbstractContextManager[Any]:  # noqa: ANN401
         """Count what PyTorch's own operators move beside the kernels, in the same `meter`."""
-        triton = self.simulated and self.submission.kata.backend != "numba"
-        return meter.operators if triton else nullcontext()
+        counted = self.simulated and self.submission.kata.backend != "numba"
+        return meter.operators if counted else nullcontext()
 
     def failures(self) -> AbstractContextManager[list[str]]:
         """Collect what launches raise, where they can be watched."""

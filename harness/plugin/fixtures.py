@@ -198,6 +198,16 @@ def hazards(device: str) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def ptx(device: str) -> Callable[..., Any]:
+    """``with ptx() as p:`` runs CUDA C++ as PTX, names its hazards and counts what warps do."""
+    if device != "cpu":
+        pytest.skip("hazards and counters of CUDA C++ need the simulator: pytest --device cpu")
+    from harness.meters.ptx import ptx_meter
+
+    return ptx_meter
+
+
+@pytest.fixture
 def dispatch() -> Callable[..., Any]:
     """``with dispatch() as d:`` counts aten calls, allocations and copies."""
     from harness.meters.dispatch import dispatch_meter
@@ -410,3 +420,17 @@ def _kernels_ready(request: pytest.FixtureRequest) -> None:
             from harness.simulators.gluon import install as install_gluon
 
             install_gluon(Settings(seed=seed_of(request.node)))
+        if kata.backend == "cuda":
+            _install_ptx(request, kata)
+
+
+def _install_ptx(request: pytest.FixtureRequest, kata: Kata) -> None:
+    """Let CUDA C++ run as the PTX of the GPU that the kata is about, a Hopper without one."""
+    from harness.simulators.ptx.host import Settings, install
+
+    settings = Settings()
+    if kata.profile:
+        profile: Profile = request.getfixturevalue("profile")
+        if profile.arch.startswith("sm_"):
+            settings = Settings(arch=profile.arch, shared_bytes=profile.smem_per_block_bytes)
+    install(settings)

@@ -25,8 +25,6 @@ from harness.base.errors import HarnessError, nearest
 from harness.content.catalog import find_root
 from harness.content.kata import (
     ASYNCHRONOUS,
-    COMPILED_ONLY,
-    STATIC_METERS,
     Case,
     Kata,
     edge_cases,
@@ -345,8 +343,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(kata.id))
         if missing := missing_extra(kata):
             item.add_marker(pytest.mark.skip(reason=missing))
-        if elsewhere := _runs_elsewhere(item, kata):
-            item.add_marker(pytest.mark.skip(reason=elsewhere))
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))
         kept.append(item)
@@ -355,18 +351,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--staged"):
         kept.sort(key=_stage)
     items[:] = kept
-
-
-def _runs_elsewhere(item: pytest.Item, kata: Kata) -> str | None:
-    """Why a test that runs kernels cannot do so here: there are backends without a simulator."""
-    if os.environ["KATA_DEVICE"] != "cpu" or kata.backend not in COMPILED_ONLY:
-        return None
-    callspec = getattr(item, "callspec", None)
-    threshold = callspec.params.get("cost_threshold") if callspec else None
-    static = threshold is not None and threshold.meter in STATIC_METERS
-    if static or "device" not in getattr(item, "fixturenames", ()):
-        return None
-    return f"{kata.backend} kernels run on a GPU only: here they are compiled"
 
 
 def _chosen(items: list[pytest.Item], names: list[str]) -> list[pytest.Item]:

@@ -50,6 +50,24 @@ FIXES = {
     "global-out-of-bounds": "mask what lies outside the tensor",
     "tma-box-out-of-bounds": "coordinates count elements, the innermost last; this box misses the "
     "tensor altogether",
+    "race-in-warp": "lanes of a warp run in no order: put __syncwarp between the two accesses, or "
+    "let a shuffle carry the value",
+    "global-race": "blocks run in no order: use atomics, publish with __threadfence and a flag, or "
+    "leave the second access to another launch",
+    "misaligned": "an access of n bytes needs an address that is a multiple of n",
+    "local-out-of-bounds": "an index of a thread's own array has to stay below its length",
+    # barriers of blocks, warps and clusters
+    "divergent-barrier": "let every thread of the block come to the same barrier: no return before "
+    "it, and no condition around it that threads disagree on",
+    "lane-missing": "name the lanes that come: __activemask is no cure, a ballot before the branch "
+    "is",
+    "lane-not-in-mask": "name every lane that executes it",
+    "shuffle-from-inactive-lane": "shuffle before the branch, or read a lane that takes part",
+    "incomplete-warpgroup": "let all 128 threads of the warpgroup execute it",
+    "exit-before-remote-read": "put a barrier of the cluster after the last remote access",
+    "dsmem-after-exit": "put a barrier of the cluster after the last remote access",
+    "bad-cluster-rank": "a rank lies below the number of blocks in the cluster",
+    "assert": "see why the kernel gave up",
     # programs that do not end
     "deadlock": "see who would have to arrive, or to send, for one of these waits to end",
     "endless": "see what was to end the loop: it never came",

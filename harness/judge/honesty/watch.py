@@ -214,7 +214,7 @@ def _placed(path: object, base: object) -> object:
 
 # what judges a backend, or runs its programs, beside what judges them all
 TOOLS = {
-    "cuda": ("harness.cuda", "harness.meters.compiled"),
+    "cuda": ("harness.cuda", "harness.meters.compiled", "harness.meters.ptx"),
     "cute": ("pycute",),
     "gluon": ("harness.meters.compiled", "harness.meters.gluon", "harness.gluon"),
     "jax": ("jax.numpy", "jax.nn", "harness.meters.hlo"),

@@ -1,0 +1,94 @@
+"""The memory of PyTorch's CPU tensors as regions of global memory."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.simulators.ptx.arguments import Pointer, Region
+from harness.simulators.ptx.formats import u8
+
+MARK = 0x7FFF_0000_0000_0000  # what no address begins with: behind it stand region and offset
+OFFSET_BITS = 40
+
+
+@dataclass(slots=True)
+class Span:
+    """Bytes of this process from `start` to `end` that tensors among the arguments cover."""
+
+    start: int
+    end: int
+    names: list[str]
+    storage: int
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a launch may touch: the memory of its arguments, each piece of it once."""
+
+    spans: list[Span] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    _alive: list[Any] = field(default_factory=list)
+
+    def add(self, tensors: Sequence[Any]) -> None:
+        """Take in tensors; those that overlap become one piece."""
+        self._alive += tensors
+        found = []
+        for tensor in tensors:
+            start = int(tensor.data_ptr())
+            extent = sum(
+                (size - 1) * stride
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            nbytes = (extent + 1) * tensor.element_size() if tensor.numel() else 0
+            words = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
+            storage = int(tensor.untyped_storage().data_ptr())
+            found.append(Span(start, start + nbytes, [f"a {words} tensor"], storage))
+        self.spans = []
+        for span in sorted(found, key=lambda one: (one.start, one.end)):
+            last = self.spans[-1] if self.spans else None
+            if last is not None and span.start < last.end:
+                last.end = max(last.end, span.end)
+                last.names += [name for name in span.names if name not in last.names]
+            else:
+                self.spans.append(span)
+        self.regions = [
+            Region(" and ".join(one.names), _bytes(one), one.start - one.storage)
+            for one in self.spans
+        ]
+
+    def address(self, where: str, tensor: Any) -> int:  # noqa: ANN401
+        """What stands for a tensor's address until `resolved`."""
+        if tensor.device.type != "cpu":
+            raise TypeError(f"{where}: expected a tensor on the CPU, found one on {tensor.device}")
+        return self._marked(int(tensor.data_ptr()))
+
+    def _marked(self, address: int) -> int:
+        for number, span in enumerate(self.spans):
+            if span.start <= address < max(span.end, span.start + 1):
+                return MARK | number << OFFSET_BITS | (address - span.start)
+        return address
+
+    def resolved(self, values: Sequence[bytes]) -> list[object]:
+        """The arguments' bytes, with pointers where addresses stand: a number may be one, too."""
+        found: list[object] = []
+        for content in values:
+            number = int.from_bytes(content, "little") if len(content) == 8 else 0
+            if number & MARK != MARK:
+                number = self._marked(number)
+            if number & MARK == MARK and number >> 63 == 0:
+                region = (number & ~MARK) >> OFFSET_BITS
+                found.append(Pointer(region, number & ((1 << OFFSET_BITS) - 1)))
+            else:
+                found.append(content)
+        return found
+
+
+def _bytes(span: Span) -> Any:  # noqa: ANN401 -- an array
+    """The bytes of a span, to be read and written in place."""
+    size = span.end - span.start
+    if not size:
+        return np.zeros(0, u8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(span.start))
