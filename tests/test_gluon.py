@@ -100,6 +100,13 @@ def test_a_program_that_never_ends_is_named(tmp_path):
     assert caught.value.now is not None
 
 
+def test_a_phase_that_is_no_parity_is_named(tmp_path):
+    edits = [{"find": "(k // STAGES) & 1)", "replace": "k // STAGES)"}]
+    module = changed("gemm", edits, tmp_path)
+    with simulating(), pytest.raises(Hazard, match="^wrong-phase: waits for parity 2 of full"):
+        gluon_cases.gemm(module, 64, 64, 448)
+
+
 def test_collected_hazards_do_not_end_the_run_and_spoil_its_result(tmp_path):
     module = changed("layernorm", BUGS["cp.async: no wait"]["edits"], tmp_path)
     with simulating(collect=True) as simulator:

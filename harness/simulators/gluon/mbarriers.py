@@ -98,7 +98,11 @@ def _wait(
     if not truth(pred):
         return
     program, barrier = running(), mbarrier.barrier()
-    partition, parity = program.current, int(unwrap(phase)) & 1
+    partition, parity = program.current, int(unwrap(phase))
+    if parity not in (0, 1):  # PTX ISA, mbarrier.try_wait.parity: no other is valid
+        text = f"waits for parity {parity} of {barrier.label}, of which there are 0 and 1"
+        hazard("wrong-phase", text, site())
+        parity &= 1
     if barrier.armed:
         count_waiting([one for one in program.loads if not one.complete])
     program.step()
