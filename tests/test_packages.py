@@ -74,3 +74,16 @@ def test_all_extras_are_every_one():
     (everything,) = extras.pop("all")
     named = re.fullmatch(r"gpu-katas\[(.*)\]", everything)[1]
     assert set(named.split(",")) == extras.keys() - {"dev"}
+
+
+@pytest.mark.parametrize("backend", ["triton", "gluon", "cuda"])
+def test_without_triton_its_katas_say_in_a_line_where_they_run(kata, monkeypatch, backend):
+    monkeypatch.setattr(packages, "_installed", lambda name: name != "triton")
+    monkeypatch.setattr(packages.sys, "platform", "darwin")
+    told = packages.missing_for(replace(kata, backend=backend, extra=None))
+    assert told.startswith("doubled needs Triton, which runs on Linux: judge it in WSL2")
+    assert "--on USER@HOST" in told
+    monkeypatch.setattr(packages.sys, "platform", "linux")
+    told = packages.missing_for(replace(kata, backend=backend, extra=None))
+    assert told == "doubled needs triton: pip install -e ."
+    assert packages.missing_for(replace(kata, backend="numba", extra=None)) is None

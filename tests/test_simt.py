@@ -891,3 +891,29 @@ def test_a_warp_barrier_orders_no_other_warp(order):
     with simt_meter(order=order):
         _neighbour_warp_after_syncwarp[1, 64](out)
     assert not np.array_equal(out, (np.arange(64) + 32) % 64)
+
+
+def test_numbas_own_simulator_serves_where_numba_cuda_is_not_built(monkeypatch):
+    def missing(_):
+        raise host.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(host.metadata, "version", missing)
+    parts = host.numba_parts.__wrapped__()
+    assert parts.as_dtype.__module__ == "numba.np.numpy_support"
+    assert issubclass(parts.by_reference, parts.hint_class)
+
+
+def test_threads_that_leave_a_device_function_of_another_file_take_nothing_from_the_others():
+    # Numba's own simulator puts the module back when the first thread leaves
+    there = {"cuda": cuda, "jit": cuda.jit(device=True)}
+    exec("@jit\ndef wait(i):\n    cuda.syncthreads()\n    return cuda.threadIdx.x + i\n", there)
+    wait = there["wait"]
+
+    @cuda.jit
+    def twice(out):
+        out[cuda.threadIdx.x] = wait(wait(0))
+
+    out = np.zeros(64, np.int32)
+    twice[1, 64](out)
+    np.testing.assert_array_equal(out, 2 * np.arange(64))
+    assert there["cuda"] is cuda

@@ -11,7 +11,7 @@ from harness.content.course import shown
 from harness.content.kata import ASYNCHRONOUS, STATIC_METERS, Kata
 from harness.content.pristine import pristine_stub
 from harness.content.submission import Submission, wrong_solutions
-from harness.hardware.packages import missing_extra
+from harness.hardware.packages import missing_for
 from harness.hardware.profiles import load_profiles
 
 LEAST_WRONG = 3
@@ -54,7 +54,7 @@ def _metadata_problems(kata: Kata) -> Iterator[str]:
         yield "requires: expected other katas, found itself"
     if not kata.covers:
         yield "covers: expected at least one id, found none"
-    if missing := missing_extra(kata):
+    if missing := missing_for(kata):
         yield missing
     static = any(one.meter in STATIC_METERS for one in kata.cost)
     if kata.backend in ASYNCHRONOUS and not static:

@@ -25,6 +25,8 @@ KEEPER_S = 10.0  # for the keeper to clear up: what hangs in a driver may not di
 LINE = "line:"  # in a command, names a socket that the process inherits, by its number
 # variables that are for other runs of pytest and Python than the judge's
 MEDDLING = re.compile("_?PYTEST_.*|PYTHON(OPTIMIZE|INSPECT|WARNINGS|DEVMODE|STARTUP|BREAKPOINT)")
+# macOS has fork, and libraries of its own that no forked process may use
+FORKS = hasattr(os, "fork") and sys.platform != "darwin"
 KEEPER = Path(__file__).with_name("keeper.py")
 
 

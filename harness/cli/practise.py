@@ -19,7 +19,7 @@ from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
 from harness.content.submission import Submission
 from harness.hardware.environment import SEEDS, device_present
-from harness.hardware.packages import install_extra, missing_extra
+from harness.hardware.packages import install_extra, missing_extra, missing_for
 from harness.hardware.profiles import find_profile
 from harness.learner.workspace import StashEntry
 from harness.running.attempt import attempt
@@ -90,7 +90,7 @@ def run(
         if install and missing_extra(kata):
             with draw.waiting(f"installing the extra {kata.extra}, once"):
                 install_extra(kata)
-        if len(chosen) > 1 and (missing := missing_extra(kata)):
+        if len(chosen) > 1 and (missing := missing_for(kata)):
             click.echo(f"- {kata.name}: skipped: {missing}", err=as_json)
             continue
         if len(chosen) > 1 and house.submission(kata, impl).is_blank():

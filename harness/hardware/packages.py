@@ -19,6 +19,8 @@ from harness.content.course import is_placed, setting_of
 from harness.content.kata import Kata
 
 PROJECT = "gpu-katas"  # its name as a package
+# backends: Triton runs their kernels, or reads their compiled code, CUDA's as well
+NEEDS_TRITON = ("triton", "gluon", "cuda")
 # what a verdict depends on
 JUDGED_WITH = (
     *("torch", "triton", "numba", "numba-cuda", "numpy", "nvidia-cuda-nvrtc"),
@@ -26,8 +28,20 @@ JUDGED_WITH = (
 )
 
 
+def missing_for(kata: Kata) -> str | None:
+    """What `kata` needs that is not here, and the way out; None when nothing is missing."""
+    if kata.backend not in NEEDS_TRITON or _installed("triton"):
+        return missing_extra(kata)
+    if sys.platform == "linux":
+        return f"{kata.name} needs triton: {by_hand(kata.root)}"
+    return (
+        f"{kata.name} needs Triton, which runs on Linux: judge it in WSL2, in the container of "
+        f".devcontainer/, in Colab, or with kata run {kata.name} --on USER@HOST"
+    )
+
+
 def missing_extra(kata: Kata) -> str | None:
-    """What `kata` needs that is not installed, and how to get it; None when nothing is missing."""
+    """What of its extra `kata` lacks, and how to install it; None when nothing is missing."""
     if kata.extra is None:
         return None
     extras = metadata(PROJECT).get_all("Provides-Extra") or []

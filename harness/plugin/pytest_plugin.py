@@ -38,7 +38,7 @@ from harness.hardware.environment import (
     device_present,
     session_profile,
 )
-from harness.hardware.packages import missing_extra
+from harness.hardware.packages import missing_for
 from harness.judge.honesty.watch import protect, watched
 from harness.judge.loading import Loadable
 from harness.plugin.cpu_limit import CpuLimit
@@ -341,7 +341,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # infinities and NaN are inputs like any other
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
         item.add_marker(pytest.mark.xdist_group(kata.id))
-        if missing := missing_extra(kata):
+        if missing := missing_for(kata):
             item.add_marker(pytest.mark.skip(reason=missing))
         if name.startswith("test_speed") and parallel:
             item.add_marker(pytest.mark.skip(reason="speed is never timed under xdist"))

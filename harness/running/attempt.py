@@ -10,7 +10,7 @@ from harness.base.processes import Interrupts
 from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present, home_folder
-from harness.hardware.packages import missing_extra
+from harness.hardware.packages import missing_for
 from harness.hardware.profiles import find_profile, load_profiles
 from harness.learner.progress import Progress
 from harness.learner.workspace import Workspace
@@ -52,8 +52,8 @@ def attempt(
         DeviceError: there is no GPU to run it on, or after a crash it does not answer any more.
     """
     kata = submission.kata
-    if missing := missing_extra(kata):
-        raise HarnessError(f"{missing}, then try again.")
+    if missing := missing_for(kata):
+        raise HarnessError(missing)
     if device == "cuda" and not device_present():
         raise DeviceError("--device cuda: expected a GPU, found none. Use --device cpu.")
     if not submission.code_hash:

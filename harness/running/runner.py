@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.pace import PacedLimit
-from harness.base.processes import LINE, run_watched, seal
+from harness.base.processes import FORKS, LINE, run_watched, seal
 from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
 from harness.content.course import setting_of
@@ -29,6 +29,8 @@ STARTUP_S = 60.0
 # kernels are compiled in the first calls, and a device context is made: on top of a kata's limit
 COMPILE_S = 60.0
 MOST_HEARD = 1 << 20  # bytes taken from a record at a time, and kept of a line without an end
+# ranks that are not forked load PyTorch each, a hundred of them in a kata's tests
+SPAWN_S = 300.0
 EXIT_S = 10.0  # from the last test to the end of the process
 SPARE_BYTES = 512 << 20  # of the memory that is free, left to the rest of the machine
 LEAST_BYTES = (
@@ -89,7 +91,8 @@ def limits_of(kata: Kata, device: str) -> Limits:
     """
     if device == "cpu":
         memory_bytes = max(LEAST_BYTES, free_memory_bytes() - SPARE_BYTES)
-        return Limits(run_s=kata.timeout_s, memory_bytes=memory_bytes)
+        run_s = kata.timeout_s + (0.0 if FORKS or kata.backend != "distributed" else SPAWN_S)
+        return Limits(run_s=run_s, memory_bytes=memory_bytes)
     return Limits(run_s=kata.timeout_s + COMPILE_S)
 
 

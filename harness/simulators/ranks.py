@@ -11,6 +11,9 @@ process that has used CUDA can still fork ranks, but only for work on the CPU, a
 with CUDA a parent that has run a backward pass leaves its ranks unable to run one: what
 `no_training_here` is for.
 
+Where there is no fork to rely on (macOS, whose own libraries may be used by no forked process),
+ranks are spawned after all: `harness.simulators.spawned`. Only the CPU's are.
+
 On GPUs, too, ranks are forked, because what a test hands them is a closure. So the parent must not
 have used CUDA: it does not even count the GPUs itself. What ranks return comes back on the CPU.
 """
@@ -43,7 +46,9 @@ from torch.utils._pytree import tree_map_only
 
 from harness.base.errors import DeviceError, UsageProblem
 from harness.base.pace import PacedLimit
+from harness.base.processes import FORKS
 from harness.hardware.environment import gpu_count
+from harness.simulators.spawned import pack, spawn
 
 R = TypeVar("R")
 
@@ -59,6 +64,8 @@ DUMP_WAIT_S = 0.3
 DEATH_WAIT_S = 0.2
 # Time for a CUDA context and NCCL's connections on each rank, on top of the limit of the work.
 NCCL_START_S = 60.0
+# Time for each rank to load PyTorch, where it is spawned.
+SPAWN_START_S = 60.0
 READY = b"!"  # what a rank sends once it has joined the group; a pickle begins otherwise
 
 
@@ -95,12 +102,19 @@ class _Job:
     @property
     def start_s(self) -> float:
         """Time to join the group, where that takes more than a moment."""
-        return NCCL_START_S if self.device == "cuda" else 0.0
+        if self.device == "cuda":
+            return NCCL_START_S
+        return 0.0 if FORKS else SPAWN_START_S
 
     @property
     def end_s(self) -> float:
         """When a rank ends itself; the parent, who can say more about it, comes first."""
         return self.start_s + SLOWEST * self.timeout_s + ORPHAN_GRACE_S
+
+    @property
+    def packed(self) -> Path:
+        """Where a spawned rank reads what it is told."""
+        return self.folder / "job.pickle"
 
     def dump(self, rank: int) -> Path:
         """Name the file where a hung rank says where it is."""
@@ -166,9 +180,11 @@ def run_ranks(
             folder=Path(folder),
             timeout_s=timeout_s,
         )
+        if not FORKS:
+            pack(job, fn, job.packed)
         try:
             for rank in range(world):
-                processes.append(_fork(rank, job))  # noqa: PERF401 -- the finally reads it
+                processes.append(_start(rank, job))  # noqa: PERF401 -- the finally reads it
             replies = _receive(processes, job)
         finally:
             for process in processes:
@@ -224,19 +240,24 @@ def _assert_gpus(world: int) -> None:
         raise RanksUnavailable(f"ranks: expected {world} GPUs, one for each rank, found {found}.")
 
 
-def _fork(rank: int, job: _Job) -> _Process:
+def _start(rank: int, job: _Job) -> _Process:
     job.dump(rank).touch()
     receiving, sending = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    pid = _fork(rank, job, sending) if FORKS else spawn(rank, job.packed, sending)
+    os.close(sending)
+    return _Process(rank, pid, receiving)
+
+
+def _fork(rank: int, job: _Job, pipe: int) -> int:
     with warnings.catch_warnings():
         # the parent's threads do not exist in the child, which is told to use none
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _be_rank(rank, job, sending)
-    os.close(sending)
-    return _Process(rank, pid, receiving)
+        be_rank(rank, lambda: job, pipe)
+    return pid
 
 
 def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
@@ -337,8 +358,12 @@ def _stack(rank: int, job: _Job) -> str:
     return "\n".join([f"rank {rank}:", *frames])
 
 
-def _be_rank(rank: int, job: _Job, pipe: int) -> NoReturn:
-    """Live as one rank: work, reply, wait for the end. Never returns into the parent's code."""
+def be_rank(rank: int, job: Callable[[], _Job], pipe: int) -> NoReturn:
+    """
+    Live as one rank of what `job` returns: work, reply on `pipe`, wait for the end.
+
+    Never returns into the parent's code.
+    """
     try:
         with open(pipe, "wb") as reply:
             message = pickle.dumps(tuple(_work(rank, job, reply)))
@@ -351,8 +376,9 @@ def _be_rank(rank: int, job: _Job, pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _work(rank: int, job: _Job, parent: IO[bytes]) -> _Reply:
+def _work(rank: int, told: Callable[[], _Job], parent: IO[bytes]) -> _Reply:
     try:
+        job = told()
         _settle(rank, job)
         parent.write(READY)
         parent.flush()

@@ -1,7 +1,7 @@
 """Numba's simulator with its block manager replaced: `kernel[grid, block](…)` lands here."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, partial
@@ -46,10 +46,11 @@ class Nobody:
 
 @dataclass(slots=True, kw_only=True)
 class Surroundings:
-    """The machine that launches run on now, and who watches it."""
+    """The machine that launches run on now, who watches it, and what a running launch lends."""
 
     settings: Settings
     observer: Observer
+    lend: Callable[[Any], None] | None = None
 
 
 current = Surroundings(settings=Settings(), observer=Nobody())
@@ -85,6 +86,13 @@ PARTS = {
     "normalize": ("errors", "normalize_kernel_dimensions"),
     "as_dtype": ("np.numpy_support", "as_dtype"),
 }
+NOT_INSTALLED = "(not installed)"
+# where Numba has them itself, whose simulator serves on macOS: numba-cuda is not built for it
+OF_NUMBA = {
+    "hint_class": "numba.cuda.args",
+    "by_reference": "numba.cuda.args",
+    "as_dtype": "numba.np.numpy_support",
+}
 
 
 @cache
@@ -96,11 +104,13 @@ def numba_parts() -> NumbaParts:
         HarnessError: This version of numba-cuda lacks some, or the simulator is switched off.
     """
     found, missing = {}, []
+    own = OF_NUMBA if _version() == NOT_INSTALLED else {}
     for part, (module, name) in PARTS.items():
+        place = own.get(part, f"numba.cuda.{module}")
         try:
-            found[part] = getattr(import_module(f"numba.cuda.{module}"), name)
+            found[part] = getattr(import_module(place), name)
         except (ImportError, AttributeError):
-            missing.append(f"numba.cuda.{module}.{name}")
+            missing.append(f"{place}.{name}")
     if missing:
         raise HarnessError(
             f"numba-cuda {_version()}: expected {', '.join(missing)}, found no such thing. "
@@ -118,7 +128,7 @@ def _version() -> str:
     try:
         return metadata.version("numba-cuda")
     except metadata.PackageNotFoundError:
-        return "(not installed)"
+        return NOT_INSTALLED
 
 
 def install() -> None:
@@ -173,8 +183,10 @@ def _resident_blocks(_overload: object, _block_dim: object) -> int:
 
 def _call(kernel: Any, *args: object) -> object:  # noqa: ANN401
     """Call a device function in place; launch a kernel."""
-    parts = numba_parts()
-    if kernel._device or parts.current_cuda():
+    if current.lend is not None:
+        current.lend(kernel.fn)
+        return kernel.fn(*args)
+    if kernel._device:
         return kernel.simt_stock_call(*args)
     _launch(kernel, args)
     return None
@@ -196,12 +208,36 @@ def _launch(kernel: Any, args: tuple[object, ...]) -> None:  # noqa: ANN401
     write_back: list[Callable[[], object]] = []
     arguments = [_to_kernel(argument, make_array, observer, write_back) for argument in args]
     try:
-        with parts.set_current_cuda(cuda), parts.swap_globals(kernel.fn, cuda):
+        with parts.set_current_cuda(cuda), _lending(cuda, parts) as lend:
+            lend(kernel.fn)
             launch.run(arguments)
     finally:
         observer.finished(launch)
     for copy_back in write_back:
         copy_back()
+
+
+@contextmanager
+def _lending(cuda: KernelCuda, parts: NumbaParts) -> Iterator[Callable[[Any], None]]:
+    """
+    Lend `cuda` to functions that are called in a launch, until its end, in place of `numba.cuda`.
+
+    Not from call to call: the threads of a block are in the same function at the same time, and
+    the first to leave it would take the others' away.
+    """
+    seen: set[int] = set()
+    with ExitStack() as stack:
+
+        def lend(fn: Any) -> None:  # noqa: ANN401 -- any function
+            if id(fn.__globals__) not in seen:
+                seen.add(id(fn.__globals__))
+                stack.enter_context(parts.swap_globals(fn, cuda))
+
+        before, current.lend = current.lend, lend
+        try:
+            yield lend
+        finally:
+            current.lend = before
 
 
 def _to_kernel(
