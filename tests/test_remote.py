@@ -95,7 +95,7 @@ def test_what_is_not_written_yet_is_not_sent(box, course):
         subprocess.run([*git, *command], cwd=course, check=True)
     done = box("run", "doubled", "--on", "box")
     assert done.returncode == 1
-    assert "doubled: not written yet, and not sent to box" in done.stdout
+    assert "doubled: not written yet, not sent to box" in done.stdout
     assert not any(box.there.iterdir())
 
 
