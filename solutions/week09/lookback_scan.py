@@ -51,10 +51,9 @@ def _lookback_kernel(
     last = block - 1  # the last block that is not in `before`
     while last >= 0:
         behind = last - lanes  # [WINDOW] i64, the nearest first
-        words = tl.load(words_ptr + behind, mask=behind >= 0, other=0, volatile=True)
+        # in front of block 0 lies a prefix of 0
+        words = tl.load(words_ptr + behind, mask=behind >= 0, other=PREFIX << 32, volatile=True)
         values, states = _unpack(words)
-        # in front of block 0 lies nothing, and that is known
-        states = tl.where(behind < 0, PREFIX, states)
         nearest = tl.min(tl.where(states == PREFIX, lanes, WINDOW))
         counts = lanes <= nearest
         if tl.min(tl.where(counts, states, PREFIX)) != NOTHING:

@@ -83,7 +83,8 @@ class Plan:
     How programs take turns.
 
     The program that is the `stalled`-th to change memory stands still after `after` changes, until
-    the others have ended or wait; `held_up` is then called with them.
+    the others have ended or wait; `held_up` is then called with them. `even` gives the turn to
+    one of those that have changed memory least often.
     """
 
     seed: int = 0
@@ -91,6 +92,7 @@ class Plan:
     stalled: int | None = None
     after: int = 1
     held_up: object = None
+    even: bool = False
 
 
 @dataclass(eq=False)
@@ -156,6 +158,9 @@ class Gpu:
             able, self.standing, self.grace = [self.standing], None, 0
             if self.plan.held_up:
                 self.plan.held_up([p for p in self.programs if p is not able[0]])
+        if self.plan.even:
+            least = min((p.changes for p in able), default=0)
+            able = [p for p in able if p.changes == least]
         if able:
             self.now = self.draw.choices(able, [p.pace for p in able])[0]
             interpreter.interpreter_builder.grid_idx = self.now.index
