@@ -23,6 +23,7 @@ from harness.hardware.packages import install_extra, missing_extra, missing_for
 from harness.hardware.profiles import find_profile
 from harness.learner.workspace import StashEntry
 from harness.running.attempt import attempt
+from harness.running.causes import NOT_MODELLED, stated_cause
 from harness.running.runner import Outcome
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def run(
     legs = ["cpu", "cuda"] if device == "auto" and gpu else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
     how = How(impl=impl, seed=seed, profile=profile, verbose=verbose, quiet=as_json)
-    judged, red, untouched, rows = 0, 0, [], []
+    judged, red, broken, untouched, rows = 0, 0, 0, [], []
     for kata in chosen:
         if install and missing_extra(kata):
             with draw.waiting(f"installing the extra {kata.extra}, once"):
@@ -103,11 +104,12 @@ def run(
         judged += 1
         rows += [results.as_row(kata, impl, outcome) for outcome in found]
         red += any(outcome.status != "passed" for outcome in found)
+        broken += any(stated_cause(outcome.reason) == NOT_MODELLED for outcome in found)
     if as_json:
         screen.as_json(rows)
     elif len(chosen) > 1:
         results.total(judged - red, len(chosen), [one.name for one in untouched])
-    sys.exit(1 if red or untouched else 0)
+    sys.exit(3 if broken else 1 if red or untouched else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

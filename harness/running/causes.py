@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 
 DEVICE_FAULT = "device fault"
+NOT_MODELLED = "not modelled"
 _TYPE = r"^(?:\S+ does not import: )?(?:\w+\.)*"  # what an exception's line may open with
 _PATTERNS = {
     "device out of memory": re.compile(
@@ -14,6 +15,7 @@ _PATTERNS = {
         r"|unspecified launch failure|device-side assert|memory access fault"
         r"|CUDA_ERROR_(?:ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|ASSERT))"
     ),
+    NOT_MODELLED: re.compile(r"^\S+: expected (?:PTX|code) that the simulator models, found "),
     # one that a learner raises says why; the interpreter's own does not
     "host out of memory": re.compile(
         _TYPE + r"(?:MemoryError:?\s*(?:\(line|$)|_ArrayMemoryError\b"

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.base.words import readable
 from harness.learner.progress import Check
-from harness.running.causes import DEVICE_FAULT, stated_cause
+from harness.running.causes import DEVICE_FAULT, NOT_MODELLED, stated_cause
 
 # a skip that opens with one of these is a check that was judged, and came to no verdict
 UNDECIDED = {"AMBIGUOUS": "ambiguous", "NOT GRADED": "not_graded"}
@@ -138,6 +138,8 @@ def _judged(
         if stated_cause(check.message) == DEVICE_FAULT:
             later = "what came after it met a device that was lost"
             return "crashed", f"{check.message} (in {check.name}; {later})"
+        if stated_cause(check.message) == NOT_MODELLED:
+            return "error", f"{check.message} (in {check.name})"
     if failed and all(map(is_stub, failed)) and not passed:
         return "failed", "not written yet"
     if failed:

@@ -185,6 +185,18 @@ def watch(line, monkeypatch):
             "1 check passed; at its end it met signal 11 (SIGSEGV)",
         ),
         (
+            [
+                session(1),
+                starting("a"),
+                check("a", "failed", "not modelled: f: expected PTX that the simulator models, "),
+                END,
+            ],
+            1,
+            "",
+            "error",
+            "not modelled: f: expected PTX that the simulator models,  (in a)",
+        ),
+        (
             [session(2), starting("a"), check("a"), END],
             0,
             "",

@@ -4,7 +4,8 @@ import numpy as np
 
 from harness.simulators.ptx.arguments import TensorMap
 from harness.simulators.ptx.formats import Array, i64, u64
-from harness.simulators.ptx.mbarriers import Mbarriers, Object, Transfer, WarpClock, distinct
+from harness.simulators.ptx.global_order import GlobalOrder
+from harness.simulators.ptx.mbarriers import Object, Transfer, WarpClock, distinct
 from harness.simulators.ptx.memory import UNWRITTEN, Buffer
 from harness.simulators.ptx.operands import Get, address_in, immediate, vector
 from harness.simulators.ptx.program import Instruction, Unsupported
@@ -20,7 +21,7 @@ def swizzled(offset: Array, mode: int) -> Array:
     return np.asarray(offset ^ (((offset >> 7) & SWIZZLE_BITS[mode]) << 4))
 
 
-class Bulk(Mbarriers):
+class Bulk(GlobalOrder):
     """cp.async.bulk."""
 
     def start_bulk(self) -> None:

@@ -115,6 +115,7 @@ class Machine(Wgmma):
         random = None if schedule is None else np.random.default_rng(schedule)
         with np.errstate(all="ignore"):
             self._decode()
+            self.start_order()
             try:
                 for first in range(0, self.grid_blocks, self.blocks):
                     self._start(first)

@@ -13,6 +13,7 @@ SHARED_WINDOW, LOCAL_WINDOW, GLOBAL_BASE = 0x0100_0000_0000, 0x0200_0000_0000, 0
 BUFFER_BITS = 36  # each buffer has so many bits of addresses to itself
 UNWRITTEN = 0xFF  # NaN in every float
 SECTOR_BYTES = 32
+GUARD = 256  # bytes at the start, which take what went astray
 
 
 class Views:
@@ -47,7 +48,7 @@ class GlobalMemory:
     def __init__(self, state: View) -> None:
         self.state = state
         self.buffers: list[Buffer] = []
-        self.size = 256  # of the arena; its first bytes take what went astray
+        self.size = GUARD  # of the arena
         self._contents: list[tuple[int, Array]] = []
 
     def add(self, name: str, contents: Array, lead: int = 0) -> int:
@@ -149,6 +150,19 @@ class GlobalMemory:
         self.state.global_race(ins, threads, at, size * len(values), "store", same)
         for number, value in enumerate(values):
             view[place + number] = value
+            lost = (view[place + number] != value) & (at >= GUARD)
+            if self.state.checked and lost.any():
+                first = first_of(lost)
+                text = f"{self.state.who(threads[first])} and others store different values to"
+                text = f"{text} {self.name_of(int(at[first]))} at once"
+                self.state.report("global-race", ins, text, int(lost.sum()), ins.line)
+
+    def name_of(self, at: int) -> str:
+        """A place among all bytes in words."""
+        for one in self.buffers:
+            if one.offset <= at < one.offset + one.size:
+                return f"byte {at - one.offset} of {one.name}"
+        return "memory"
 
     def count(self, ins: Instruction, threads: Array, at: Array, size: int, what: str) -> None:
         """Count the requests of warps, and the 32-byte sectors of each."""

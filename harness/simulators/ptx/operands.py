@@ -136,6 +136,8 @@ class Operands(State):
             return lambda: convert(
                 np.full(self.threads, sum(self.warp_executions) & 0xFFFFFFFF, raw)
             )
+        if name not in self.special:
+            raise Unsupported(f"the register {name}")
         return lambda: convert(self.special[name].astype(raw))
 
     def _symbol(self, name: str) -> int:

@@ -187,6 +187,9 @@ class State:
             self.shared_valid[start : start + size] = True
 
     def _place_variables(self) -> None:
+        self.workspace = 0
+        if self.launch.cooperative:  # what a barrier of the whole grid counts in
+            self.workspace = self.global_memory.add("the grid's workspace", np.zeros(64, u8))
         self.local_size = 0
         for one in self.module.variables.values():
             if one.space in ("global", "const"):
@@ -237,6 +240,8 @@ class State:
             "%smid": number,
             "%nsmid": self.grid_blocks,
             "%gridid": 0,
+            "%envreg1": self.workspace >> 32,
+            "%envreg2": self.workspace & 0xFFFFFFFF,
             "%lanemask_eq": equal,
             "%lanemask_lt": equal - one,
             "%lanemask_le": equal * u64(2) - one,
