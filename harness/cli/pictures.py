@@ -1,5 +1,7 @@
 """Commands that show: katas on the roofline, and who touches what."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from harness.hardware.profiles import Profile
     from harness.reports.pictures.recording import Recording
     from harness.reports.pictures.roofline import Entry
+    from harness.reports.pictures.timeline import Timeline
 
 NAMED = 3  # katas that a title names
 
@@ -102,44 +105,83 @@ def _figures(one: "Entry") -> str:
 @OUT
 @click.pass_obj
 def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
-    """Which program or warp touches what, and what it costs: sectors, banks."""
+    """Which program or warp touches what, and what it costs; in Gluon, what is in flight when."""
     from harness.reports.pictures.canvas import check_file
-    from harness.reports.pictures.trace import case_words, check_case, recorded
+    from harness.reports.pictures.trace import TIMED, case_words, check_case, recorded, timeline
 
     if out is not None:
         check_file(out)
     check_case(kata, case)
     submission = house.submission(kata, impl)
-    with draw.waiting(f"{kata.name} on the simulator"):
-        found = recorded(submission, case)
     title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
+    show: Callable[[Path], None]
+    with draw.waiting(f"{kata.name} on the simulator"):
+        if kata.backend in TIMED:
+            program = timeline(submission, case)
+            said, show = _timeline_words(program), partial(_draw_timeline, program, title)
+        else:
+            touched = recorded(submission, case)
+            said, show = _trace_words(touched), partial(_draw_trace, touched, title)
     if submission.kind in ("solution", "wrong"):
         # its lines are printed; most wrong solutions are the reference but for one of them
         house.progress.note("solution_seen", kata.name, "trace")
-    _trace_words(found, title)
+    click.echo(title)
+    for line in said:
+        click.echo(line)
     if out is None:
         click.echo(f"next: kata trace {kata.name} --case {case} --impl {impl} -o trace.svg")
         return
-    from harness.reports.pictures.draw_trace import draw_trace
-
-    draw_trace(found, title, out)
+    show(out)
     click.echo(f"drawn: {out}")
 
 
-def _trace_words(found: "Recording", title: str) -> None:
+def _draw_trace(found: "Recording", title: str, out: Path) -> None:
+    from harness.reports.pictures.draw_trace import draw_trace
+
+    draw_trace(found, title, out)
+
+
+def _draw_timeline(found: "Timeline", title: str, out: Path) -> None:
+    from harness.reports.pictures.draw_timeline import draw_timeline
+
+    draw_timeline(found, title, out)
+
+
+def _timeline_words(found: "Timeline") -> Iterator[str]:
+    """The same figures in words, line by line."""
+    from harness.reports.pictures.timeline import lines_of
+
+    yield (
+        f"program {found.index} of {found.kernel}, one of {found.programs}: {found.steps} "
+        "operations"
+    )
+    lines = lines_of(found)
+    width = max((len(line.where) for line in lines), default=0)
+    for line in lines:
+        yield (
+            f"  {line.where:{width}}  {line.kind:9} {line.count:6} times, {line.steps:6.4g} "
+            f"operations each    {line.source}"
+        )
+    for name, share in found.overlaps.items():
+        yield f"  {share:6.1%} of {name}"
+    if found.bytes_in_flight:
+        yield f"  {found.bytes_in_flight:,.0f} bytes in flight at a wait for data"
+
+
+def _trace_words(found: "Recording") -> Iterator[str]:
     """The same figures in words, line by line."""
     kernels = ", ".join(f"{one.kernel} from {found.unit} {one.first}" for one in found.launches)
-    click.echo(f"{title}\n{found.units} {found.unit}s: {kernels}")
+    yield f"{found.units} {found.unit}s: {kernels}"
     places = [line.where for line in found.lines] + [bank.where for bank in found.banks]
     width = max(map(len, places), default=0)
     for line in found.lines:
-        click.echo(
+        yield (
             f"  {line.where:{width}}  {line.kind:6} {line.requests:6} requests, "
             f"{line.sectors_per_request:6.4g} sectors each, {line.least_per_request:6.4g} at least"
             f"    {line.source}"
         )
     for one in found.banks:
-        click.echo(
+        yield (
             f"  {one.where:{width}}  {one.kind:6} {one.requests:6} requests to shared memory, "
             f"{one.wavefronts_per_request:.3g} passes each    {one.source}"
         )

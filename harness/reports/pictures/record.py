@@ -16,11 +16,12 @@ from harness.hardware.environment import cache_folder
 from harness.judge.loading import Loadable, load_module
 from harness.judge.trial import case_arguments
 from harness.reports.pictures.recording import Recording
+from harness.reports.pictures.timeline import Timeline
 
 STUB, REFUSED = 10, 11  # exit codes: nothing written yet; an error that says itself what to do
 
 
-def record(submission: Loadable, case: int) -> Recording:
+def record(submission: Loadable, case: int) -> Recording | Timeline | None:
     """Record the call on a case, counted from 1; on the inputs of seed 0."""
     kata = submission.kata
     arguments = case_arguments(kata.cases[case - 1], kata.backend)
@@ -30,6 +31,10 @@ def record(submission: Loadable, case: int) -> Recording:
         from harness.reports.pictures.record_simt import record_simt
 
         return record_simt(call)
+    if kata.backend == "gluon":
+        from harness.reports.pictures.record_gluon import record_gluon
+
+        return record_gluon(call)
     from harness.reports.pictures.record_triton import record_triton
 
     return record_triton(call, submission.path)
@@ -46,7 +51,7 @@ def main(folder: str, path: str, case: str, out: str) -> int:
     except HarnessError as error:
         Path(out).write_text(error.message, encoding="utf-8")
         return REFUSED
-    Path(out).write_text(found.as_json(), encoding="utf-8")
+    Path(out).write_text(found.as_json() if found else "", encoding="utf-8")
     return 0
 
 

@@ -10,9 +10,11 @@ from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.reports.pictures.record import REFUSED, STUB
 from harness.reports.pictures.recording import Recording
+from harness.reports.pictures.timeline import Timeline
 
 LIMIT_S = 300.0
 RECORDED = ("triton", "numba")
+TIMED = ("gluon",)  # of whose programs a timeline is had
 SIMULATED = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}
 
 
@@ -23,9 +25,10 @@ def check_case(kata: Kata, case: int) -> None:
     Raises:
         UsageProblem: no simulator runs the kata, or it has no such case for the CPU.
     """
-    if kata.backend not in RECORDED:
+    if kata.backend not in (*RECORDED, *TIMED):
+        kernels = " or ".join((*RECORDED, *TIMED))
         raise UsageProblem(
-            f"trace: expected a kata with kernels ({' or '.join(RECORDED)}), found {kata.name}, "
+            f"trace: expected a kata with kernels ({kernels}), found {kata.name}, "
             f"whose backend is {kata.backend}. `kata list` shows the others."
         )
     if not 1 <= case <= len(kata.cases) or kata.cases[case - 1].get("only") == "cuda":
@@ -53,6 +56,29 @@ def recorded(submission: Submission, case: int) -> Recording:
         UsageProblem: as `check_case`.
         SubmissionError: it is still a stub, launches no kernel, or does not return.
     """
+    found = Recording.from_json(_written(submission, case))
+    if not found.units:
+        raise _no_launch(submission, case)
+    return found
+
+
+def timeline(submission: Submission, case: int) -> Timeline:
+    """The same of a kata in Gluon: what its largest program did when."""
+    text = _written(submission, case)
+    if not text:
+        raise _no_launch(submission, case)
+    return Timeline.from_json(text)
+
+
+def _no_launch(submission: Submission, case: int) -> SubmissionError:
+    return SubmissionError(
+        f"trace: expected {submission.kata.functions[0]} to launch a kernel on case {case}, found "
+        "none. Another --case may have more to do."
+    )
+
+
+def _written(submission: Submission, case: int) -> str:
+    """What the recording process wrote."""
     kata = submission.kata
     check_case(kata, case)
     with tempfile.TemporaryDirectory(prefix="kata-trace-") as folder:
@@ -65,16 +91,10 @@ def recorded(submission: Submission, case: int) -> Recording:
         raise SubmissionError(submission.stub_message())
     if exit_code == REFUSED:
         raise SubmissionError(written)
-    name = kata.functions[0]
     if exit_code != 0:
         how = "no end" if exit_code is None else f"exit {exit_code}"
         raise SubmissionError(
-            f"trace: expected {name} to return on case {case}, found {how}:\n{output.strip()}"
+            f"trace: expected {kata.functions[0]} to return on case {case}, found {how}:\n"
+            f"{output.strip()}"
         )
-    found = Recording.from_json(written)
-    if not found.units:
-        raise SubmissionError(
-            f"trace: expected {name} to launch a kernel on case {case}, found none. "
-            "Another --case may have more to do."
-        )
-    return found
+    return written

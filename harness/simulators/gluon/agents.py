@@ -108,6 +108,8 @@ class Partition:
     group: int = 0
     waits: dict[Barrier, PassedWait] = field(default_factory=dict)
     last_wait: PassedWait | None = None
+    began: int = 0  # the program's step
+    ended: int = 0
 
     def tick(self) -> int:
         """Take a step; return its epoch."""

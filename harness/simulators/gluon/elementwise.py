@@ -126,6 +126,7 @@ def _elementwise(name: str) -> None:
         program = running()
         program.tick()
         program.count(name, int(np.size(x.values)))
+        program.work.append((program.steps, program.current, name))
         return Tensor(compute(x.values).astype(numpy_dtype(x.dtype)), x.dtype, x.layout)
 
     GL[name] = apply

@@ -143,6 +143,7 @@ class Simulator:
                         policy=self.settings.policy,
                         tally=self.tally,
                         most_steps=self.settings.most_steps,
+                        kernel=kernel.__name__,
                     )
                     if self.keep_programs:
                         self.programs.append(program)

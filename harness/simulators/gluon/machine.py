@@ -66,8 +66,9 @@ class Program:
         policy: Policy,
         tally: Tally,
         most_steps: int = MOST_STEPS,
+        kernel: str = "",
     ) -> None:
-        self.index, self.grid = tuple(index), tuple(grid)
+        self.kernel, self.index, self.grid = kernel, tuple(index), tuple(grid)
         self.rng, self.policy, self.tally, self.most_steps = rng, policy, tally, most_steps
         self.partitions = [Partition(index=0, name="default", num_warps=num_warps)]
         self.current = self.partitions[0]
@@ -79,6 +80,7 @@ class Program:
         self.barriers: list[Barrier] = []
         self.shared_bytes = 0
         self.waited: list[tuple[Partition, Waiting, int]] = []  # until which step
+        self.work: list[tuple[int, Partition, str]] = []  # functions by name, at which step
 
     # ---- operations ------------------------------------------------------------------------
 
@@ -185,6 +187,7 @@ class Program:
     def spawn(self, partition: Partition, fn: Callable[..., Any], args: Sequence[Any]) -> None:
         """Have a partition run `fn(*args)`."""
         partition.greenlet = greenlet(lambda: fn(*args), self.hub)
+        partition.began = partition.ended = self.steps
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:
         """Run the program to its end, or until a hazard is raised."""
@@ -194,8 +197,9 @@ class Program:
                 if ready := [one for one in alive if not one.waiting or one.waiting.over()]:
                     self.current = self.rng.choice(ready)
                     self.current.greenlet.switch()
+                    self.current.ended = self.steps
                 elif self.pending:
-                    self.complete(self.rng.choice(self.pending))
+                    self.complete(self.rng.choice(self._wanted(alive)))
                 else:
                     self._deadlock(alive)
                     return
@@ -206,6 +210,13 @@ class Program:
                     one.greenlet.throw(GreenletExit)
             self.tally.programs += 1
             self.tally.most_shared_bytes = max(self.tally.most_shared_bytes, self.shared_bytes)
+
+    def _wanted(self, alive: Sequence[Partition]) -> list[Operation]:
+        """What may land when nobody can go on: where all is late, what somebody waits for."""
+        waited = [one.waiting.barrier for one in alive if one.waiting and one.waiting.barrier]
+        labels = {barrier.label for barrier in waited}
+        wanted = [one for one in self.pending if one.barrier in waited or one.label in labels]
+        return wanted if wanted and self.policy == "late" else self.pending
 
     def _finish(self) -> None:
         """Tell of what the program leaves behind."""
