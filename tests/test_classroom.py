@@ -55,6 +55,45 @@ def test_each_export_is_a_learner(exports, curriculum):
     ]
 
 
+def test_an_export_may_say_whose_it_is(kata_command, exports, curriculum, tmp_path):
+    file = tmp_path / "a1b2.jsonl"
+    done = kata_command("export", "--name", "Dora <b>", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    file.rename(exports / "a1b2.jsonl")
+    assert [one.name for one in read_class(exports, curriculum, NOW)] == [
+        "Dora <b>", "ada", "bob", "cem",
+    ]  # fmt: skip
+    merged = kata_command("import", str(exports / "a1b2.jsonl"))
+    assert merged.returncode == 0, merged.stderr
+
+
+COURSE = """
+title = "Doubling"
+[[assignments]]
+name  = "In time"
+due   = 2026-03-01
+katas = ["doubled"]
+[[assignments]]
+name  = "Too late"
+due   = 2026-02-28
+katas = ["doubled"]
+"""
+
+
+def test_the_report_says_what_was_solved_in_time(kata_command, exports, tmp_path):
+    course, page = tmp_path / "course.toml", tmp_path / "class.html"
+    course.write_text(COURSE)
+    done = kata_command(
+        "class", "report", str(exports), "--course", str(course), "--html", str(page)
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[-4:-1]]
+    assert rows == [
+        ["ada", "1/1", "0/1,", "1", "late"], ["bob", "0/1", "0/1"], ["cem", "0/1", "0/1"],
+    ]  # fmt: skip
+    assert '<th scope="row">ada</th><td>1 of 1</td><td>0 + 1 of 1</td>' in page.read_text()
+
+
 def test_a_folder_without_exports_says_how_to_make_one(tmp_path, curriculum):
     with pytest.raises(UsageProblem, match=r"kata export -o NAME\.jsonl"):
         read_class(tmp_path, curriculum, NOW)
@@ -126,16 +165,25 @@ def test_a_folder_named_like_a_submission_is_none(handed_in, curriculum):
 def test_without_ray_the_install_line_is_told(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(HarnessError, match=r"pip install 'gpu-katas\[class\]'"):
-        list(grade([], device="cpu", jobs=1))
+        list(grade([], devices=["cpu"], jobs=1))
 
 
 def test_each_submission_is_graded(kata_command, handed_in, tmp_path):
     pytest.importorskip("ray")
-    grades = tmp_path / "grades.jsonl"
-    done = kata_command("class", "grade", str(handed_in), "-j", "1", "-o", str(grades))
+    grades, course, sheet = tmp_path / "grades.jsonl", tmp_path / "c.toml", tmp_path / "p.csv"
+    course.write_text(COURSE)
+    done = kata_command("class", "grade", str(handed_in), "-j", "1", "-o", str(grades),
+                        "--course", str(course), "--csv", str(sheet))  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     found = {row["learner"]: row for row in map(json.loads, grades.read_text().splitlines())}
     assert found["ada"]["status"] == "passed", found
     assert (found["ada"]["passed"], found["bob"]["passed"]) == (found["ada"]["checks"], 0)
     assert found["bob"]["status"] == "failed"
     assert f"✗ bob doubled: 0/{found['bob']['checks']}" in done.stdout
+    assert found["ada"]["shown"]["counted"] is True
+    assert sheet.read_text().splitlines() == [
+        "learner,In time,Too late,total,of",
+        "ada,10.0,10.0,20.0,20.0",
+        "bob,0.0,0.0,0.0,20.0",
+    ]
+    assert done.stdout.splitlines()[-2:][0].split() == ["ada", "10/10", "10/10", "20/20"]

@@ -86,6 +86,10 @@ SECTIONS = {
             "Measure bus bandwidth over size: NCCL's collectives, and the reference's ring.",
         ),
         "site": ("publish", "The course as static pages, to be read without a server."),
+        "release": (
+            "publish",
+            "Write the course for learners: no solutions, wrong solutions or unopened hints.",
+        ),
         "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
     },
 }

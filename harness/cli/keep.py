@@ -24,10 +24,11 @@ from harness.learner.folder import placed
 
 @click.command("export")
 @click.option("-o", "--output", type=click.File("w"), default="-")
+@click.option("--name", default="", help="Your name, for whoever reads it; none unless given.")
 @click.pass_obj
-def export(house: House, output: TextIO) -> None:
+def export(house: House, output: TextIO, name: str) -> None:
     """Every attempt as JSON lines, to merge elsewhere."""
-    count = house.progress.export(output)
+    count = house.progress.export(output, learner=name)
     click.echo(f"{count} attempts written.", err=True)
 
 

@@ -145,8 +145,11 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
             f"explain: expected {kata.name} to be solved in this round, found it "
             f"{standing.level}. Solve it first, or add --anyway: it counts as having seen it."
         )
-    house.progress.note("solution_seen", kata.name, "explain")
-    teach.reference(kata, house.shown(kata.solution))
+    if kata.solution.is_file():
+        house.progress.note("solution_seen", kata.name, "explain")
+        teach.reference(kata, house.shown(kata.solution))
+    else:
+        click.echo("A course released by a teacher has no solutions; here is what else there is.")
     if any(one.kind == "roofline" for one in kata.speed):
         teach.worksheet_filled(kata, worksheet(kata, house.prediction_profile(None)))
     device = "cuda" if device_present() else "cpu"

@@ -17,7 +17,7 @@ from harness.cli.remotely import run_on
 from harness.cli.screen import json_option
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub
-from harness.content.submission import Submission
+from harness.content.submission import Submission, reference_of
 from harness.hardware.environment import SEEDS, device_present
 from harness.hardware.packages import install_extra, missing_extra, missing_for
 from harness.hardware.profiles import find_profile
@@ -211,7 +211,7 @@ def judge(
 @click.pass_obj
 def swap(house: House, kata: Kata) -> None:
     """Put the reference solution in place; your file is kept."""
-    result = house.workspace.swap(kata.name, kata.file, kata.solution)
+    result = house.workspace.swap(kata.name, kata.file, reference_of(kata))
     house.progress.note("solution_seen", kata.name, "swap")
     draw.swapped(kata, house.shown(kata.file), result)
 
@@ -241,7 +241,8 @@ def reset(house: House, kata: Kata) -> None:
 def diff(house: House, kata: Kata) -> None:
     """Your file against the reference. It counts as having seen it."""
     mine, reference = (
-        read_file(path).decode(errors="replace").splitlines() for path in (kata.file, kata.solution)
+        read_file(path).decode(errors="replace").splitlines()
+        for path in (kata.file, reference_of(kata))
     )
     house.progress.note("solution_seen", kata.name, "diff")
     lines = difflib.unified_diff(

@@ -1,4 +1,4 @@
-"""Commands that hand the course on: as a site."""
+"""Commands that hand the course on: as a site, or to a class."""
 
 from pathlib import Path
 
@@ -51,4 +51,29 @@ def site(house: House, out: Path, pictures: bool) -> None:
     click.echo(f"next: open {out / 'index.html'} in a browser, or put the folder on any web server")
 
 
-COMMANDS = [site]
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--course",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="course.toml",
+    help="Its `hints` says how many hints of a kata are opened.",
+)
+@click.pass_obj
+def release(house: House, folder: Path, course: Path) -> None:
+    """Write the course for learners: no solutions, wrong solutions or unopened hints."""
+    from harness.authoring.release import WORKFLOW
+    from harness.authoring.release import release as written
+    from harness.content.syllabus import load_syllabus
+
+    syllabus = load_syllabus(course, house.curriculum)
+    count = written(house.root, folder, course, syllabus)
+    click.echo(
+        f"{folder}: {count} files of the last commit, {syllabus.hints} of 3 hints opened; "
+        f"{WORKFLOW} grades on every push"
+    )
+    click.echo(f"next: cd {folder} && git init && git add -A && git commit, then publish it")
+
+
+COMMANDS = [site, release]

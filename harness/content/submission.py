@@ -74,6 +74,21 @@ class Submission:
         return f"{self.kata.name}{of_which} is still a stub: edit {shown(file, self.kata.root)}"
 
 
+def reference_of(kata: Kata) -> Path:
+    """
+    The file of the reference.
+
+    Raises:
+        UsageProblem: there is none, as in a course that a teacher has released.
+    """
+    if not kata.solution.is_file():
+        raise UsageProblem(
+            f"{kata.name}: expected the reference in {shown(kata.solution, kata.root)}, found "
+            "none. A course released by a teacher has no solutions."
+        )
+    return kata.solution
+
+
 def resolve(kata: Kata, impl: str, cache: Path) -> Submission:
     """
     The one implementation that a value of ``--impl`` stands for.
@@ -84,14 +99,14 @@ def resolve(kata: Kata, impl: str, cache: Path) -> Submission:
         cache: Folder for wrong solutions that are written as edits of the reference.
 
     Raises:
-        UsageProblem: no such wrong solution or file.
+        UsageProblem: no such wrong solution or file, or as `reference_of`.
     """
     if impl == "yours":
         return _submission(kata, impl, kata.file, "yours")
     if impl == "stub":
         return _submission(kata, impl, _stub_file(kata, cache), "stub")
     if impl == "solution":
-        return _submission(kata, impl, kata.solution, "solution")
+        return _submission(kata, impl, reference_of(kata), "solution")
     if impl.startswith("wrong:"):
         known = {wrong.label: wrong for wrong in wrong_solutions(kata, cache)}
         if impl not in known:

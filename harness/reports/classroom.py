@@ -2,8 +2,8 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -11,23 +11,33 @@ from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import Curriculum
 from harness.content.kata import Kata, load_kata
 from harness.content.submission import resolve
+from harness.content.syllabus import Assignment, Syllabus
 from harness.hardware.environment import cache_folder
 from harness.learner.mastery import Level
 from harness.learner.progress import Progress
+from harness.learner.progress.exchange import learner_of
+from harness.reports.grading import Shown, marks_of, nothing, shown_by, total
 from harness.reports.scorecard import Scorecard, read_scorecard
 from harness.running.runner import run_kata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pupil:
-    """One learner, named after their file, and their scorecard."""
+    """
+    One learner and their scorecard.
+
+    Attributes:
+        name: As the export says, else that of its file.
+        solved_at: When each kata was first solved, by name.
+    """
 
     name: str
     card: Scorecard
+    solved_at: Mapping[str, datetime] = field(default_factory=dict)
 
     @property
     def solved(self) -> int:
-        """Katas that are fast or mastered."""
+        """Katas that are solved or better."""
         return sum(kata.level.owned for kata in self.card.katas)
 
     @property
@@ -50,6 +60,12 @@ class Pupil:
         """Rounds in which the solution was seen."""
         return sum(kata.peeks for kata in self.card.katas)
 
+    def solved_of(self, assignment: Assignment) -> tuple[int, int]:
+        """How many of its katas were solved in time, and how many late."""
+        days = [self.solved_at[name] for name in assignment.katas if name in self.solved_at]
+        late = sum(assignment.is_late(day) for day in days)
+        return len(days) - late, late
+
     @property
     def last(self) -> str:
         """The last day with a run; empty without one."""
@@ -70,17 +86,26 @@ def read_class(folder: Path, curriculum: Curriculum, now: datetime) -> list[Pupi
             f"{folder}: expected exports as NAME.jsonl, found none. Each learner makes one: "
             "kata export -o NAME.jsonl"
         )
-    return [Pupil(name=file.stem, card=_card(file, curriculum, now)) for file in files]
+    return [_pupil(file, curriculum, now) for file in files]
 
 
-def _card(file: Path, curriculum: Curriculum, now: datetime) -> Scorecard:
+def _pupil(file: Path, curriculum: Curriculum, now: datetime) -> Pupil:
     with (
         tempfile.TemporaryDirectory(prefix="kata-class-") as home,
         file.open(encoding="utf-8") as stream,
     ):
         progress = Progress(Path(home))
         progress.import_(stream)
-        return read_scorecard(curriculum, progress, now)
+        stream.seek(0)
+        solved: dict[str, datetime] = {}
+        for one in progress.outlines():
+            if one.status == "passed":
+                solved.setdefault(one.kata, datetime.fromisoformat(one.started_at))
+        return Pupil(
+            name=learner_of(stream) or file.stem,
+            card=read_scorecard(curriculum, progress, now),
+            solved_at=solved,
+        )
 
 
 # ---- grading -------------------------------------------------------------------------------
@@ -88,7 +113,12 @@ def _card(file: Path, curriculum: Curriculum, now: datetime) -> Scorecard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """One submission judged: `status` and `reason` as of a run."""
+    """
+    One submission judged: `status` and `reason` as of a run.
+
+    Where there is a GPU it is judged twice, with the checks of both runs: the one that did not pass
+    gives status and reason.
+    """
 
     learner: str
     kata: str
@@ -97,6 +127,7 @@ class Grade:
     checks: int
     passed: int
     duration_s: float
+    shown: Shown
 
 
 def submissions_in(folder: Path, curriculum: Curriculum) -> list[tuple[str, Kata, Path]]:
@@ -117,14 +148,14 @@ def submissions_in(folder: Path, curriculum: Curriculum) -> list[tuple[str, Kata
 
 
 def grade(
-    submissions: Sequence[tuple[str, Kata, Path]], *, device: str, jobs: int
+    submissions: Sequence[tuple[str, Kata, Path]], *, devices: Sequence[str], jobs: int
 ) -> Iterator[Grade]:
     """
     Judge many submissions with Ray on this machine, each in a process of its own; as they end.
 
     Args:
         submissions: What `submissions_in` found.
-        device: "cpu" or "cuda"; on a GPU one after another, since they are timed.
+        devices: "cpu", or that and "cuda"; with a GPU one after another, since they are timed.
         jobs: At a time.
 
     Raises:
@@ -140,9 +171,9 @@ def grade(
         num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
     )
     try:
-        judge = ray.remote(num_cpus=jobs if device == "cuda" else 1, max_retries=0)(_grade)
+        judge = ray.remote(num_cpus=jobs if "cuda" in devices else 1, max_retries=0)(_grade)
         left = [
-            judge.remote(learner, kata.folder, file, device) for learner, kata, file in submissions
+            judge.remote(learner, kata.folder, file, devices) for learner, kata, file in submissions
         ]
         while left:
             (done, *_), left = ray.wait(left, num_returns=1)
@@ -151,15 +182,68 @@ def grade(
         ray.shutdown()
 
 
-def _grade(learner: str, folder: Path, file: Path, device: str) -> Grade:
+def _grade(learner: str, folder: Path, file: Path, devices: Sequence[str]) -> Grade:
     kata = load_kata(folder)
-    outcome = run_kata(resolve(kata, str(file), cache_folder()), device=device)
+    submission = resolve(kata, str(file), cache_folder())
+    outcomes = [run_kata(submission, device=device) for device in devices]
+    telling = next((one for one in outcomes if one.status != "passed"), outcomes[-1])
+    checks = [check for one in outcomes for check in one.checks]
     return Grade(
         learner=learner,
         kata=kata.name,
-        status=outcome.status,
-        reason=outcome.reason,
-        checks=sum(check.outcome != "skipped" for check in outcome.checks),
-        passed=sum(check.outcome == "passed" for check in outcome.checks),
-        duration_s=outcome.duration_s,
+        status=telling.status,
+        reason=telling.reason,
+        checks=sum(check.outcome != "skipped" for check in checks),
+        passed=sum(check.outcome == "passed" for check in checks),
+        duration_s=sum(one.duration_s for one in outcomes),
+        shown=shown_by(kata, outcomes),
     )
+
+
+# ---- points --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A learner's points: of each assignment by name, and how many there are of it."""
+
+    learner: str
+    points: Mapping[str, tuple[float, float]]
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """Of all assignments."""
+        scores, most = zip(*self.points.values(), strict=True)
+        return sum(scores), sum(most)
+
+
+def gradebook(
+    grades: Iterable[Grade],
+    syllabus: Syllabus,
+    katas: Mapping[str, Kata],
+    devices: Sequence[str],
+) -> list[Line]:
+    """
+    The points of each learner, by name; a kata that was not handed in has none.
+
+    What is late is not known of files: `kata class autograde` is told when they were handed in.
+    """
+    found: dict[str, dict[str, Shown]] = {}
+    for one in grades:
+        found.setdefault(one.learner, {})[one.kata] = one.shown
+    return [
+        Line(
+            learner=learner,
+            points={
+                one.name: total(
+                    mark
+                    for name in one.katas
+                    for mark in marks_of(
+                        name, shown.get(name) or nothing(katas[name], devices), one.points
+                    )
+                )
+                for one in syllabus.assignments
+            },
+        )
+        for learner, shown in sorted(found.items())
+    ]

@@ -38,7 +38,8 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
     Judge each implementation in one session on this machine.
 
     Those that nothing measured are out, but for the naive version, which is wrong as a rule.
-    What thresholds compare with comes last, unless it is called like one of them.
+    What thresholds compare with comes last, unless it is called like one of them. In a course that
+    a teacher released there is neither a reference nor a naive version.
 
     Args:
         kata: What to judge; its naive version is the wrong solution of that name, if any.
@@ -47,12 +48,15 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
         yours: Whether the learner's own file is worth judging.
     """
     naive = [one.label for one in wrong_solutions(kata, cache) if one.label == NAIVE]
-    impls = [*naive, *(["yours"] if yours else []), "solution"]
-    found = _measured(kata, impls, device)
+    impls = [*naive, *(["yours"] if yours else []), *(["solution"] * kata.solution.is_file())]
+    found = _measured(kata, impls, device) if impls else {}
     every = [_rung(name, found[name]) for name in impls]
     rungs = [rung for rung in every if rung.values or rung.name == "naive"]
     there = [rung.name for rung in rungs]
-    return [*rungs, *(one for one in baselines(kata, found["solution"]) if one.name not in there)]
+    return [
+        *rungs,
+        *(one for one in baselines(kata, found.get("solution", [])) if one.name not in there),
+    ]
 
 
 def naive_words(kata: Kata, cache: Path) -> str:

@@ -28,11 +28,26 @@ MOST_NESTED = 20  # objects and lists around a value; an attempt's own have four
 MEASURED = re.compile(r"attempt\.measurements\.\d+\.(value|limit)")
 
 
-def write_history(stream: TextIO, records: Iterable[Attempt | Note], *, schema: int) -> None:
-    """Write a header that names the version `schema`, then one line for each record."""
-    header = {"format": EXPORT_FORMAT, "schema": schema}
+def write_history(
+    stream: TextIO, records: Iterable[Attempt | Note], *, schema: int, learner: str = ""
+) -> None:
+    """Write a header with the version `schema` and who it is of, then a line for each record."""
+    header = {
+        "format": EXPORT_FORMAT,
+        "schema": schema,
+        **({"learner": learner} if learner else {}),
+    }
     lines = [header, *(_exported(record) for record in records)]
     stream.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def learner_of(stream: TextIO) -> str:
+    """Whose history an export says it is; "" where it does not say."""
+    try:
+        name = json.loads(stream.readline())["learner"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return name.strip() if isinstance(name, str) else ""
 
 
 def merge_history(path: Path, stream: TextIO, *, schema: int) -> ImportResult:

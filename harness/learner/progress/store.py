@@ -214,12 +214,12 @@ class Progress:
         with self._read() as db:
             return bool(rows.seen(db, kata, "solution_seen"))
 
-    def export(self, stream: TextIO) -> int:
-        """Write every attempt and note as JSON lines; return the number of attempts."""
+    def export(self, stream: TextIO, *, learner: str = "") -> int:
+        """Write every attempt and note as JSON lines, and whose; return the number of attempts."""
         with self._read() as db:
             attempts = rows.load_attempts(db, rows.newest(db))
             notes = rows.load_notes(db)
-        write_history(stream, [*attempts, *notes], schema=self.schema)
+        write_history(stream, [*attempts, *notes], schema=self.schema, learner=learner)
         return len(attempts)
 
     def import_(self, stream: TextIO) -> ImportResult:

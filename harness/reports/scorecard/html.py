@@ -26,6 +26,7 @@ from harness.reports.scorecard.diagrams import (
 )
 
 if TYPE_CHECKING:
+    from harness.content.syllabus import Assignment
     from harness.reports.classroom import Pupil
 
 MARKS = {str(level): level.glyph for level in Level}
@@ -108,10 +109,11 @@ def breakable(name: str) -> Markup:
     return Markup("_<wbr>").join(name.split("_"))
 
 
-def class_as_html(pupils: "Sequence[Pupil]") -> str:
-    """A class: its learners, and who owns how much of each week that has katas."""
+def class_as_html(pupils: "Sequence[Pupil]", assignments: "Sequence[Assignment]" = ()) -> str:
+    """A class: its learners, what they solved in time, how much of each week they own."""
     return page_template("class").render(
         pupils=pupils,
+        assignments=assignments,
         weeks=[week for week in pupils[0].card.weeks if week.covered],
     )
 

@@ -18,12 +18,12 @@ def trace_picture(kata: Kata, cache: Path) -> Path | None:
     The reference on the first case that launches a kernel, as an SVG in `cache`; it is drawn once.
 
     Returns:
-        None where no simulator runs the kata, or it launches nothing.
+        None where no simulator runs the kata, it launches nothing, or there is no reference here.
     """
     from harness.reports.pictures.draw_trace import draw_trace
 
     cases = [at for at, case in enumerate(kata.cases, 1) if case.get("only") != "cuda"]
-    if kata.backend not in RECORDED or not cases:
+    if kata.backend not in RECORDED or not cases or not kata.solution.is_file():
         return None
     parts = [kata.solution, kata.folder / "oracle.py", kata.folder / "kata.toml"]
     key = hash_of(b"\0".join(part.read_bytes() for part in parts) + bytes([VERSION]))
