@@ -1,6 +1,7 @@
 """The curriculum as data: complete, and every mistake in a file told at once."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -163,3 +164,12 @@ def test_a_threshold_may_be_another_for_a_gpu_an_architecture_or_a_generation():
     assert timed.required(["a30", "sm_80", "ampere"]) == 0.7
     assert timed.required(["a10", "sm_86", "ampere"]) == 0.6
     assert timed.required(["h100", "sm_90", "hopper"]) == 0.5
+
+
+def test_a_broken_week_is_told_once_however_many_katas_there_are(mini):
+    week = mini / "katas/week01/week.toml"
+    week.write_text("mine\n")
+    shutil.copytree(mini / "katas/week01/doubled", mini / "katas/week01/again")
+    with pytest.raises(MetadataError) as told:
+        load_curriculum(mini).all_katas()
+    assert told.value.message.count(str(week)) == 1

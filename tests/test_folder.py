@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 
 from harness.base.errors import HarnessError, UsageProblem
 from harness.base.files import write_atomically
+from harness.content.course import PACKAGED
 from harness.learner import folder as folders
 from harness.learner.folder import create, placed, update
+from harness.running.remote import PARTS, SETTINGS
 from harness.running.runner import child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,7 +122,7 @@ def test_a_damaged_record_is_told_and_a_new_one_loses_nothing(mine, release):
         ("1", "mine", "1", {"a": "mine"}, "kept"),
         ("1", "mine", "2", {"a": "mine", "a.new": "2"}, "both"),
         ("1", "2", "2", {"a": "2"}, None),
-        ("1", None, "1", {"a": "1"}, "added"),
+        ("1", None, "1", {"a": "1"}, "restored"),
         ("1", "1", None, {}, "removed"),
         ("1", "mine", None, {"a": "mine"}, "dropped"),
         ("1", None, None, {}, None),
@@ -137,7 +140,7 @@ def test_each_way_in_which_the_three_sides_differ(mine, release, was, there, shi
     new = release(**({"a": ships} if ships else {}))
     found = update(mine, new.files, "2")
     assert {path.name: path.read_text() for path in mine.glob("a*")} == left
-    lists = ("added", "replaced", "removed", "kept", "dropped", "both")
+    lists = ("added", "restored", "replaced", "removed", "kept", "dropped", "both")
     assert [name for name in lists if getattr(found, name)] == ([told] if told else [])
     again = update(mine, new.files, "2")  # the three-way case is settled: mine
     assert not any(getattr(again, name) for name in lists if name != "kept")
@@ -320,3 +323,11 @@ def test_outside_a_clone_from_an_empty_folder_to_a_release_later(installed, tmp_
 def test_a_clone_says_that_it_needs_neither(kata_command):
     assert "In a clone: git pull" in kata_command("update").stderr
     assert "Work there" in kata_command("init", "somewhere").stderr
+
+
+def test_a_wheel_has_every_part_where_it_is_looked_for():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = wheel["targets"]["wheel"]
+    placed_at = {**wheel["sources"], **wheel["force-include"]}
+    assert placed_at == {part: f"{PACKAGED.name}/{part}" for part in (*PARTS, *SETTINGS)}
+    assert set(wheel["only-include"]) == {"harness", *PARTS}

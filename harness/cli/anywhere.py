@@ -41,12 +41,13 @@ def update(house: House) -> None:
     click.echo(f"{house.root}: {_releases(found)}")
     _tell(f"{len(new)} new katas", [name.removeprefix("katas/") for name in new])
     others = [name for name in found.added if not any(name.startswith(f"{one}/") for one in new)]
-    _tell(f"{len(others)} files were missing or are new", others)
+    _tell(f"{len(others)} other new files", others)
+    _tell(f"{len(found.restored)} files were missing and are put back", found.restored)
     _tell(f"{len(found.replaced)} files brought up to date", found.replaced)
     _tell(f"{len(found.removed)} files removed that are no longer part of it", found.removed)
     _tell(f"{len(found.dropped)} files of yours kept that are no longer part of it", found.dropped)
     _tell_both(found)
-    if not any((found.added, found.replaced, found.removed, found.both)):
+    if not any((found.added, found.restored, found.replaced, found.removed, found.both)):
         click.echo("Nothing to do.")
 
 

@@ -229,7 +229,8 @@ def _all_or_every_problem(load: Callable[[Path], T], paths: list[Path]) -> list[
         except MetadataError as error:
             failures.append(error.message)
     if failures:
-        raise MetadataError("\n".join(failures))
+        # a broken week is in the way of each kata
+        raise MetadataError("\n".join(dict.fromkeys("\n".join(failures).splitlines())))
     return loaded
 
 

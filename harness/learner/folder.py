@@ -52,7 +52,8 @@ class Update:
     Attributes:
         before: The release that had placed it; "" for a new folder.
         after: The release that is placed now.
-        added: New, or put back where they were missing.
+        added: New.
+        restored: Were missing, and are put back.
         replaced: Were as placed, and have changed in the release.
         removed: Were as placed, and are no longer shipped.
         kept: Edited, and unchanged in the release.
@@ -63,6 +64,7 @@ class Update:
     before: str
     after: str
     added: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -169,7 +171,7 @@ def _bring(
     if not _is_taken(path):
         make_folder(path.parent)
         write_atomically(path, new)
-        found.added.append(name)
+        (found.added if old is None else found.restored).append(name)
         return
     current = hash_of(read_file(path)) if path.is_file() else None
     if current == key:
