@@ -299,3 +299,11 @@ def test_a_brief_loses_no_words_at_the_edge(kata_command, mini):
     path.write_text(f"# Doubled\n\n* {long}\n\n| a | b |\n|---|---|\n| x | {long} |\n")
     shown = kata_command("show", "doubled").stdout
     assert [shown.count(f"word{at} ") for at in (0, 30, 58)] == [2, 2, 2]
+
+
+def test_windows_is_told_where_katas_are_judged():
+    asked = "import sys; sys.platform = 'win32'; from harness.cli import main; main(['list'])"
+    code = f"import click; import json; {asked}"  # click looks at the platform when it is loaded
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("Error: kata: expected Linux or macOS, found Windows. Run it in")

@@ -146,6 +146,13 @@ def main(ctx: click.Context, root: Path | None) -> None:
     is not passed, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble, 130
     stopped by Ctrl-C.
     """
+    if sys.platform == "win32":  # no fork, no signals, no descriptors that a process inherits
+        from harness.base.errors import HarnessError
+
+        raise HarnessError(
+            "kata: expected Linux or macOS, found Windows. Run it in WSL2 (wsl --install), in the "
+            "container of .devcontainer/, or in Colab."
+        )
     from harness.cli.house import House
     from harness.content.catalog import find_root
 
