@@ -2,4 +2,4 @@
 
 from harness.cli import main
 
-main()
+main(prog_name="kata")

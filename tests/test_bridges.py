@@ -67,7 +67,7 @@ def test_where_numpy_has_it_nothing_is_loaded(python):
         ("2.4.6", []),
         (
             "2.5.2",
-            ["numpy 2.5.2 has no row_stack: it is lent to numba-cuda 0.30.4 while that loads"],
+            ["numpy 2.5.2 has no row_stack: provided to numba-cuda 0.30.4 while that loads"],
         ),
     ],
 )

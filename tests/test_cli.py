@@ -270,7 +270,7 @@ def test_help_shows_every_command_in_a_section_and_whole_sentences():
     names = [name for section in SECTIONS.values() for name in section]
     assert names == main.list_commands(None)
     shown = CliRunner().invoke(main, ["--help"]).output
-    assert "Practise:\n  next       What to take up now, and why.\n" in shown
+    assert "Practise:\n  next       What to practise next, and why.\n" in shown
     for name in SECTIONS["Practise"]:
         assert re.search(rf"^  {name} .*\.$", shown, re.MULTILINE), name
     assert "..." not in shown.partition("Practise:")[2].partition("See what your code does:")[0]

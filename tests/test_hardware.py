@@ -91,7 +91,7 @@ class TestShippedProfiles:
 
 class TestSpeedOfLight:
     def test_matmul_is_bound_by_compute(self, h200):
-        """2 x 4096^3 = 1.374e11 FLOP at 989.4e12 per second is 138.9 us; memory needs 21."""
+        """2 x 4096^3 = 1.374e11 FLOP at 989.4e12 per second is 138.9 µs; memory needs 21."""
         n = 4096
         matmul = Cost(flops=2 * n**3, bytes=3 * n * n * 2)
         assert speed_of_light(matmul, "bfloat16", h200) == pytest.approx(138.91e-6, rel=1e-4)
@@ -172,15 +172,15 @@ class TestPhysics:
 
 
 class TestSize:
-    """An H200 moves 480 MB in 100 us, and four of its caches hold 252 MB."""
+    """An H200 moves 480 MB in 100 µs, and four of its caches hold 252 MB."""
 
     @pytest.mark.parametrize(
         ("cost", "expected"),
         [
             (Cost(bytes=481e6), None),
-            (Cost(bytes=479e6), "small for this device: 99.8 us of work, 100 wanted"),
-            (Cost(flops=99e9), None),  # 100.06 us, all of it in the cache
-            (Cost(flops=98e9), "small for this device: 99 us of work, 100 wanted"),
+            (Cost(bytes=479e6), "small for this device: 99.8 µs of work, 100 wanted"),
+            (Cost(flops=99e9), None),  # 100.06 µs, all of it in the cache
+            (Cost(flops=98e9), "small for this device: 99 µs of work, 100 wanted"),
         ],
     )
     def test_a_launch_must_be_negligible(self, h200, cost, expected):
@@ -189,11 +189,11 @@ class TestSize:
     def test_twenty_launches_count_where_they_are_slow(self, h200):
         slow = dataclasses.replace(h200, launch_s=10e-6)
         assert too_small(Cost(bytes=900e6), "float16", slow) == (
-            "small for this device: 188 us of work, 200 wanted"
+            "small for this device: 188 µs of work, 200 wanted"
         )
 
     def test_what_memory_limits_must_not_fit_the_cache(self, profiles):
-        """An MI300X moves 800 MB in 151 us, but four of its 256 MiB caches hold more."""
+        """An MI300X moves 800 MB in 151 µs, but four of its 256 MiB caches hold more."""
         mi300x = profiles["mi300x"]
         expected = "small for this device: 800 MB moved, 1074 wanted"
         assert too_small(Cost(bytes=800e6), "float32", mi300x) == expected

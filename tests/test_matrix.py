@@ -7,6 +7,7 @@ import pytest
 from harness.authoring.matrix import cheapest_kills, remember, remembered_kills
 from harness.base.errors import MetadataError
 from harness.content.kata import load_kata
+from harness.content.reached import beside, keep_reached, reached
 
 
 @pytest.fixture
@@ -46,6 +47,38 @@ def test_a_memory_that_is_no_list_is_refused(kata):
     (kata.wrong / "kills.toml").write_text('copies = "test_b"\n')
     with pytest.raises(MetadataError, match=r"kills\.toml: copies: expected a list .*--remember"):
         remembered_kills(kata)
+
+
+def measured(impl, name, value, relation="<=", meter="launches"):
+    found = {"name": name, "meter": meter, "value": value, "relation": relation}
+    return {"impl": impl, "measurements": [found]}
+
+
+def test_what_was_counted_is_kept_the_worst_of_several_and_no_times(kata):
+    keep_reached(
+        kata,
+        [
+            measured("solution", "spills@sm_90", 2),
+            measured("solution", "spills@sm_90", 3.5),
+            measured("wrong:naive", "spills@sm_90", 9),
+            measured("wrong:copies", "spills@sm_90", 99),
+            measured("solution", "share", 0.9, ">="),
+            measured("solution", "share", 0.8, ">="),
+            measured("solution", "roofline", 0.8, ">=", "roofline"),
+        ],
+    )
+    found = reached(kata)
+    assert found == {"spills@sm_90": {"reference": 3.5, "naive": 9}, "share": {"reference": 0.8}}
+    assert beside(found["spills@sm_90"]) == " · reference 3.5 · naive 9"
+    assert beside({"reference": 0.8412}, timed=True) == " · reference 0.841"
+
+
+def test_nothing_counted_writes_nothing_and_what_is_no_number_is_refused(kata):
+    keep_reached(kata, [{"impl": "solution", "measurements": []}])
+    assert reached(kata) == {}
+    (kata.wrong / "reached.toml").write_text('launches = { reference = "few" }\n')
+    with pytest.raises(MetadataError, match=r"reached\.toml: launches: expected numbers"):
+        reached(kata)
 
 
 def test_a_dead_solution_meets_only_tests_that_have_not_killed(judged, kata):

@@ -108,7 +108,7 @@ def test_a_threshold_that_is_gone_is_a_problem(katas):
     (problem,) = problems(katas, results(0.9, name="vs nothing"))
     assert "no threshold 'vs nothing' in kata.toml any more" in problem
     (problem,) = problems({}, results(0.9))
-    assert "measure anew" in problem
+    assert "measure again" in problem
 
 
 def test_the_limit_shown_is_todays_and_the_newest_figure_is_marked(katas):
@@ -191,7 +191,7 @@ def test_nothing_is_measured_with_packages_that_the_project_does_not_allow(
 ):
     told = {"numpy": "expected <2.6, found 3.0"}
     monkeypatch.setattr(measured, "unmet_requirements", lambda: told)
-    with pytest.raises(HarnessError, match=r"found otherwise: numpy: expected <2\.6, found 3\.0\."):
+    with pytest.raises(HarnessError, match=r"found others: numpy: expected <2\.6, found 3\.0\."):
         measured.measure(katas.values())
     assert judged == []
 
@@ -327,4 +327,5 @@ def test_what_lies_on_either_side_of_a_limit_is_that_of_one_device(timed, katas)
         "h100_sxm",
         {"roofline": {"reference": 0.7}},
     )
+    assert measured.reached_on(found, kata, "t4") == ("", {})
     assert measured.reached_on([], kata) == ("", {})

@@ -269,7 +269,7 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
     assert "torch.mul(x, 2, out=y)" in done.stdout
     *_, heading, row, naive = (line.split() for line in done.stdout.splitlines())
     assert naive[0] == "naive:"
-    assert "The worksheet" not in done.stdout, "it is not held against the roofline"
+    assert "The worksheet" not in done.stdout, "it is not compared with the roofline"
     assert heading == ["threshold", "naive", "yours", "solution"]
     assert row == ["allocated_bytes", "8,000", "4,000", "4,000"]
 
@@ -302,7 +302,7 @@ def test_explain_fills_the_worksheet_in(mini, tmp_path, monkeypatch):
     assert "work 1,000,000 FLOP, at least 8,000,000 bytes moved" in shown
     assert "intensity 0.125 FLOP per byte; ridge 20" in shown
     assert "bound by memory" in shown
-    assert "at best 2.388 us" in shown
+    assert "at best 2.388 µs" in shown
 
 
 def test_predict_shows_guess_beside_truth(kata_command, mini):
@@ -315,7 +315,7 @@ def test_predict_shows_guess_beside_truth(kata_command, mini):
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["✓", "FLOP", "per", "byte", "you", "0.13", "it", "is", "0.125"] in lines
     assert ["✗", "bound", "by", "you", "compute", "it", "is", "memory"] in lines
-    assert "2 of 3, held against the roofline\n" in done.stdout
+    assert "2 of 3, compared with the roofline\n" in done.stdout
     assert done.stdout.endswith(
         "your last prediction: time within a factor of 1 (median), intensity right in 1, "
         "bound in 0\n"
@@ -329,7 +329,7 @@ def test_a_prediction_after_the_timing_is_kept_as_such(mini, tmp_path, monkeypat
     done = CliRunner().invoke(main, ["--root", str(mini), "predict", "doubled", *GUESS])
     assert done.exit_code == 0, done.output
     assert done.output.endswith(
-        "3 of 3, held against the roofline; it was timed before, so this is kept as made "
+        "3 of 3, compared with the roofline; it was timed before, so this is recorded as made "
         "afterwards\n"
     )
     (note,) = notes_of(tmp_path / "home", "predicted")
@@ -379,7 +379,7 @@ def test_placement_is_earned(kata_command, tmp_path):
     lived(tmp_path / "home", 0)
     after = kata_command("placement", "--week", "1")
     assert after.returncode == 0
-    assert after.stdout.endswith("Week 1 is placed: there is nothing else in it.\n")
+    assert after.stdout.endswith("You have tested out of week 1: there is nothing else in it.\n")
     assert "found '9'" in kata_command("placement", "--week", "9").stderr
 
 
@@ -562,7 +562,7 @@ def test_who_solves_it_again_meets_other_cases(kata_command, mini, tmp_path):
     again = kata_command("run", "doubled", "-v").stdout
     assert "✓ test_matches_reference[31-float32]" in again
     assert "✓ test_matches_reference[33-float32]" in again
-    assert "You solved it before: cases were drawn besides those that are listed." in again
+    assert "You have solved this kata before, so extra cases were drawn." in again
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An estimate held against the roofline, with hand-computed numbers."""
+"""An estimate compared with the roofline, with hand-computed numbers."""
 
 import json
 from dataclasses import asdict, replace
@@ -108,7 +108,7 @@ def test_notes_that_foretell_nothing_are_passed_over(streaming):
 
 
 def test_a_kata_without_a_roofline_is_refused(mini, h100):
-    with pytest.raises(UsageProblem, match="held against the roofline, found doubled"):
+    with pytest.raises(UsageProblem, match="compared with the roofline, found doubled"):
         worksheet(load_kata(mini / "katas/week01/doubled"), h100)
 
 

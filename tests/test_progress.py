@@ -412,7 +412,7 @@ def test_an_attempt_whose_process_was_killed_becomes_aborted(progress):
     aborted, running = progress.attempts()
     assert (aborted.status, aborted.reason) == (
         "aborted",
-        "its process ended before it could say how it went",
+        "its process ended without a result",
     )
     assert (running.id, running.status) == (mine, "running")
     assert progress.abort_orphans() == 0

@@ -116,7 +116,7 @@ def writes(x, y):
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
-        (lambda x, y: x, "x: dtype int32: expected ValueError, found that it was taken"),
+        (lambda x, y: x, "x: dtype int32: expected ValueError, found that it was accepted"),
         (raises("no good"), "expected 'x' in the message, found 'no good'"),
         (raises("max: no"), "expected 'x' in the message, found 'max: no'"),
         (raises("x_ptr: dtype"), "expected 'x' in the message"),

@@ -160,7 +160,7 @@ def test_what_a_call_costs_the_host_is_told_for_both_sides(device):
 
 
 def test_launches_hide_behind_work_that_is_queued_already(device):
-    """The host needs 3 x 5 us a call, the device 3 us: with a full queue only the latter counts."""
+    """The host needs 3 x 5 µs a call, the device 3 µs: with a full queue only the latter counts."""
 
     def call():
         for _ in range(3):
@@ -171,7 +171,7 @@ def test_launches_hide_behind_work_that_is_queued_already(device):
 
 
 def test_the_first_call_of_a_batch_meets_a_full_queue_too(device):
-    """On an idle device the 5 us of the launch would lie between the marks."""
+    """On an idle device the 5 µs of the launch would lie between the marks."""
     timed = measure(lambda: device.launch(20e-6), device)
     assert max(timed.mine.values) == pytest.approx(20e-6)
 
@@ -460,7 +460,7 @@ def test_a_roofline_verdict_tells_share_spread_and_limit():
     assert verdict.value == pytest.approx(0.8)
     assert (verdict.limit, verdict.relation) == (0.7, ">=")
     assert verdict.message == (
-        "roofline: 0.800 of the speed of light (1250.0 us, 1210.0 us to 1290.0 us), "
+        "roofline: 0.800 of the speed of light (1250.0 µs, 1210.0 µs to 1290.0 µs), "
         "0.899 of the measured ceiling, limit >= 0.7"
     )
     shares = [verdict.detail[name] for name in ("p10", "median", "p90")]
@@ -481,7 +481,7 @@ def test_without_a_measured_ceiling_none_is_mentioned():
     ("seconds", "outcome"),
     [
         (125e-6, "passed"),  # 1.11 of the datasheet's 989.4 TFLOP/s, but possible at 1980 MHz
-        (120e-6, "failed"),  # 132 x 4096 x 1.98 GHz = 1070.5 TFLOP/s give 128.4 us, 1.07 times it
+        (120e-6, "failed"),  # 132 x 4096 x 1.98 GHz = 1070.5 TFLOP/s give 128.4 µs, 1.07 times it
     ],
 )
 def test_faster_than_physics_means_faster_than_the_maximum_clock_allows(seconds, outcome):
@@ -494,7 +494,7 @@ def test_faster_than_physics_means_faster_than_the_maximum_clock_allows(seconds,
 def test_faster_than_physics_says_what_may_lie():
     verdict = judge_roofline(times(*[0.9e-3] * 30), COPY, "float32", H200, 0.75, "roofline")
     assert verdict.outcome == "failed"
-    assert "900.0 us, where h200_sxm needs at least 1000.0 us" in verdict.message
+    assert "900.0 µs, where h200_sxm needs at least 1000.0 µs" in verdict.message
     assert "the kernel, the cost in oracle.py or the profile lies" in verdict.message
 
 
@@ -536,8 +536,8 @@ def test_work_left_running_fails_a_ratio_as_well():
 @pytest.mark.parametrize(
     ("cost", "seconds", "warning"),
     [
-        (Cost(bytes=1e9), 250e-6, None),  # 208 us
-        (Cost(bytes=240e6), 60e-6, "small for this device: 50 us of work, 100 wanted"),
+        (Cost(bytes=1e9), 250e-6, None),  # 208 µs
+        (Cost(bytes=240e6), 60e-6, "small for this device: 50 µs of work, 100 wanted"),
         (Cost(flops=989.4e12 * 150e-6, bytes=100e6), 200e-6, None),  # its operands may be cached
     ],
 )
@@ -567,7 +567,7 @@ def test_a_ratio_verdict_keeps_the_times_of_the_call_itself():
     assert verdict.value == pytest.approx(3)
     assert verdict.detail["median"] == 2e-3
     assert verdict.message == (
-        "vs eager: 3.00 times as fast (3.00 to 3.00; 2000.0 us, 2000.0 us to 2000.0 us), "
+        "vs eager: 3.00 times as fast (3.00 to 3.00; 2000.0 µs, 2000.0 µs to 2000.0 µs), "
         "limit >= 2.0"
     )
 

@@ -16,13 +16,13 @@ import click
 # name to module and first sentence of its help, in the order in which a learner meets them
 SECTIONS = {
     "Practise": {
-        "next": ("learn", "What to take up now, and why."),
-        "start": ("learn", "Begin a kata, or begin it again, from the blank stub."),
+        "next": ("learn", "What to practise next, and why."),
+        "start": ("learn", "Start a kata, or start it again, from the blank stub."),
         "show": ("browse", "A kata's brief, thresholds and attempts; or a week's plan."),
-        "watch": ("watching", "Judge on every save, stage by stage, up to the first red."),
+        "watch": ("watching", "Judge on every save, stage by stage, up to the first failure."),
         "run": ("practise", "Judge your code, each kata in a process of its own."),
         "hint": ("browse", "The next hint, one at a time."),
-        "explain": ("learn", "The reference, the worksheet filled in, and the ladder to it."),
+        "explain": ("learn", "The reference, its worksheet filled in, and how yours compares."),
         "due": ("learn", "What you are about to forget, and when the rest will be due."),
         "predict": ("learn", "Estimate intensity, bound and time; see how near you were."),
         "placement": ("learn", "Test out of a week."),
@@ -30,25 +30,25 @@ SECTIONS = {
     "See where you stand": {
         "list": ("browse", "Every kata, and where you stand with it."),
         "scorecard": ("browse", "What you own, what is due, what was measured."),
-        "coverage": ("browse", "Every concept, hands-on and milestone: which katas cover it."),
-        "profile": ("browse", "Hardware profiles: what each GPU can do at best."),
+        "coverage": ("browse", "Which katas cover each concept, hands-on and milestone."),
+        "profile": ("browse", "Hardware profiles: the peak figures of each GPU."),
     },
     "See what your code does": {
         "inspect": ("inspect", "What the compiler makes of your kernels."),
         "roofline": (
             "pictures",
-            "The roofline, and on it the reference, yours, the naive version and the library.",
+            "Your code on the roofline, beside the reference.",
         ),
         "trace": (
             "pictures",
-            "Which program or warp touches what, and what it costs: sectors, banks.",
+            "Which program or warp accesses what, and what it costs; in Gluon, what is in flight.",
         ),
     },
     "Your files": {
         "init": ("anywhere", "Make a folder of your own to work in, with every kata."),
         "update": (
             "anywhere",
-            "Bring new and mended katas into your folder; every file you edited stays.",
+            "Bring new and corrected katas; files that you edited stay.",
         ),
         "swap": ("practise", "Put the reference solution in place; your file is kept."),
         "restore": ("practise", "Bring back what was in place before `kata swap`."),
@@ -57,40 +57,40 @@ SECTIONS = {
         "stash": ("practise", "Every copy of your files that was ever kept."),
     },
     "Your history": {
-        "export": ("keep", "Every attempt as JSON lines, to merge elsewhere."),
+        "export": ("keep", "Write every attempt as JSON Lines, to merge elsewhere."),
         "import": ("keep", "Merge an exported history into yours."),
-        "verify": ("keep", "Judge a sample of what a scorecard calls solved again."),
+        "verify": ("keep", "Judge again a sample of what a scorecard calls solved."),
     },
-    "The house, its authors and instructors": {
-        "doctor": ("keep", "What is installed, what is missing, and the way out."),
+    "For authors and instructors": {
+        "doctor": ("keep", "What is installed, what is missing, and how to fix it."),
         "new": ("prove", "Scaffold a kata; what is yours to write is marked TODO(author)."),
         "stub": ("prove", "Cut the stub of a kata out of its reference."),
         "check": (
             "prove",
-            "Prove katas, all of them unless told which: contract, kill matrix, thresholds.",
+            "Prove katas, all by default: contract, kill matrix, thresholds.",
         ),
         "mutate": (
             "prove",
-            "Change references mechanically, and list the changes that no test notices.",
+            "Mutate the references, and list the mutants that no test kills.",
         ),
         "measure": (
             "prove",
-            "Judge the references on this machine's GPU and keep the figures in a file.",
+            "Time the references on this machine's GPU.",
         ),
         "measured": (
             "prove",
-            "What the references reached on real devices, beside the thresholds.",
+            "What the references reached on real devices.",
         ),
         "sweep": (
             "prove",
-            "Measure bus bandwidth over size: NCCL's collectives, and the reference's ring.",
+            "Measure bus bandwidth over size: NCCL's and the reference's.",
         ),
         "site": ("publish", "The course as static pages, to be read without a server."),
         "release": (
             "publish",
             "Write the course for learners: no solutions, wrong solutions or unopened hints.",
         ),
-        "class": ("classroom", "For instructors: a class in one table, its submissions graded."),
+        "class": ("classroom", "For instructors: a class in one table, submissions graded."),
     },
 }
 INTERRUPTED = 130  # 128 and the number of SIGINT
@@ -143,7 +143,7 @@ def main(ctx: click.Context, root: Path | None) -> None:
     Katas for every mechanism of modern ML systems, judged with and without a GPU.
 
     Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
-    is not passed, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble, 130
+    did not pass, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble, 130
     stopped by Ctrl-C.
     """
     if sys.platform == "win32":  # no fork, no signals, no descriptors that a process inherits

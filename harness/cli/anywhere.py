@@ -35,7 +35,7 @@ def init(folder: Path) -> None:
 @click.command()
 @click.pass_obj
 def update(house: House) -> None:
-    """Bring new and mended katas into your folder; every file you edited stays."""
+    """Bring new and corrected katas; files that you edited stay."""
     found = updated(house.root, shipped_files(), version(PROJECT))
     new = [name.removesuffix("/kata.toml") for name in found.added if name.endswith("/kata.toml")]
     click.echo(f"{house.root}: {_releases(found)}")

@@ -63,11 +63,17 @@ def list_katas(
 
 @click.command()
 @click.argument("name", metavar="KATA|weekNN", type=KATA_OR_WEEK)
+@json_option
 @click.pass_obj
-def show(house: House, name: Kata | Week) -> None:
+def show(house: House, name: Kata | Week, as_json: bool) -> None:
     """A kata's brief, thresholds and attempts; or a week's plan."""
     if isinstance(name, Week):
         from harness.content.coverage import coverage_of
+
+        if as_json:
+            covered = coverage_of(house.curriculum, [name.number]).as_json()
+            screen.as_json({"week": name.number, "title": name.title, "goal": name.goal, **covered})
+            return
 
         page = house.root / "katas" / f"week{name.number:02d}" / "README.md"
         draw.week(name, page)
@@ -75,6 +81,11 @@ def show(house: House, name: Kata | Week) -> None:
         draw.reading(name)
         if not page.is_file() or "## Corrections" not in page.read_text(encoding="utf-8"):
             draw.corrections(name)
+        return
+    if as_json:
+        where, reached = house.reached(name)
+        row = tables.as_row(name, str(house.standing(name).level))
+        screen.as_json({**row, **tables.limits_row(name), "reached": reached, "timed_on": where})
         return
     draw.brief(name)
     house.note_brief(name)
@@ -91,7 +102,7 @@ def hint(house: House, kata: Kata) -> None:
     shown = min(seen, len(kata.hints) - 1)
     if seen < len(kata.hints):
         house.progress.note("hint_shown", kata.name, str(seen + 1))
-    click.echo(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}")
+    click.echo(screen.folded(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}"))
 
 
 @click.command()
@@ -105,7 +116,7 @@ def coverage(
     part: range | None,
     as_json: bool,
 ) -> None:
-    """Every concept, hands-on and milestone: which katas cover it."""
+    """Which katas cover each concept, hands-on and milestone."""
     from harness.content.coverage import coverage_of
 
     if part is not None:
@@ -119,14 +130,19 @@ def coverage(
 
 @click.command()
 @click.option("--format", "form", type=click.Choice(FORMATS), default="terminal")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of here.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write to this file instead of standard output.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--picture",
     "pictures",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="An SVG or PNG of `kata roofline` or `kata trace`, to stand in the HTML.",
+    help="An SVG or PNG of `kata roofline` or `kata trace`, to include in the HTML.",
 )
 @click.pass_obj
 def scorecard(
@@ -159,7 +175,7 @@ def scorecard(
 
 @click.group()
 def profile() -> None:
-    """Hardware profiles: what each GPU can do at best."""
+    """Hardware profiles: the peak figures of each GPU."""
 
 
 @profile.command("list")
@@ -226,7 +242,7 @@ def profile_calibrate(house: House) -> None:
     if exit_code is None or exit_code < 0:
         how = f"signal {-exit_code}" if exit_code else f"its limit of {CALIBRATION_LIMIT_S} s"
         raise DeviceError(
-            f"calibrate: expected an end of its own, found it ended by {how}. Try again when the "
+            f"calibrate: expected it to finish, found it ended by {how}. Try again when the "
             "device is idle."
         )
     sys.exit(exit_code)

@@ -34,12 +34,12 @@ COURSE = click.option(
 
 @click.group("class")
 def class_() -> None:
-    """For instructors: a class in one table, its submissions graded."""
+    """For instructors: a class in one table, submissions graded."""
 
 
 @class_.command("report")
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--html", type=NEW, help="Write one HTML page, too.")
+@click.option("--html", type=NEW, help="Also write one HTML page.")
 @COURSE
 @click.pass_obj
 def report(house: House, folder: Path, html: Path | None, course: Path | None) -> None:

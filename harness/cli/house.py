@@ -211,7 +211,7 @@ class House:
         """
         What the reference and the naive version of `kata` come to, by threshold.
 
-        What was timed is that on `profile`, or where nobody measured there, on the profile named.
+        What was timed is that on `profile`, or where none is given, on the profile named.
         """
         from harness.content.reached import reached
 

@@ -27,7 +27,7 @@ from harness.learner.folder import placed
 @click.option("--name", default="", help="Your name, for whoever reads it; none unless given.")
 @click.pass_obj
 def export(house: House, output: TextIO, name: str) -> None:
-    """Every attempt as JSON lines, to merge elsewhere."""
+    """Write every attempt as JSON Lines, to merge elsewhere."""
     count = house.progress.export(output, learner=name)
     click.echo(f"{count} attempts written.", err=True)
 
@@ -54,7 +54,7 @@ def import_(house: House, source: TextIO) -> None:
 @json_option
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int, as_json: bool) -> None:
-    """Judge a sample of what a scorecard calls solved again. Same code, same seed."""
+    """Judge again a sample of what a scorecard calls solved. Same code, same seed."""
     from harness.reports.verify import BROKEN, HELD, claims_of
     from harness.reports.verify import verify as verified
 
@@ -84,7 +84,7 @@ def verify(house: House, card: Path, sample: int, seed: int, as_json: bool) -> N
 @json_option
 @click.pass_obj
 def doctor(house: House, as_json: bool) -> None:
-    """What is installed, what is missing, and the way out."""
+    """What is installed, what is missing, and how to fix it."""
     found, unmet = versions(), unmet_requirements()
     lines = [("python", platform.python_version(), sys.version_info >= (3, 11))]
     sound = [name for name in JUDGED_WITH if name in found and name not in unmet]
@@ -107,7 +107,7 @@ def doctor(house: House, as_json: bool) -> None:
     if unmet:
         constraints = house.shown(setting_of(house.root, "constraints.txt"))
         way_out = by_hand(house.root).replace("install", f"install -c {constraints}")
-        click.echo(f"To install what was tested together: {way_out}", err=True)
+        click.echo(f"To install the versions that were tested together: {way_out}", err=True)
     sys.exit(0 if all(good for _, _, good in lines) else 3)
 
 

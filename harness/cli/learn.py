@@ -62,7 +62,7 @@ TIME = Number(zero=False)
 @json_option
 @click.pass_obj
 def next_kata(house: House, count: int, as_json: bool) -> None:
-    """What to take up now, and why."""
+    """What to practise next, and why."""
     found = house.advice()[:count]
     if as_json:
         screen.as_json(
@@ -93,7 +93,7 @@ def due(house: House, as_json: bool) -> None:
 @click.option("--edit", is_flag=True, help="Open the stub in $EDITOR, or in VS Code from there.")
 @click.pass_obj
 def start(house: House, kata: Kata, edit: bool) -> None:
-    """Begin a kata, or begin it again, from the blank stub. Your last file is kept."""
+    """Start a kata, or start it again, from the blank stub. Your last file is kept."""
     command = editor(dict(os.environ)) if edit else []
     stub = house.blank_stub(kata, "start")
     if house.workspace.is_swapped(kata.name, kata.file):
@@ -130,10 +130,12 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 
 @click.command()
 @click.argument("kata", type=KATA)
-@click.option("--anyway", is_flag=True, help="Before you solved it: counts as having seen it.")
+@click.option(
+    "--anyway", is_flag=True, help="Before you have solved it; counts as having seen the solution."
+)
 @click.pass_obj
 def explain(house: House, kata: Kata, anyway: bool) -> None:
-    """The reference, the worksheet filled in, and the ladder to it."""
+    """The reference, its worksheet filled in, and how yours compares."""
     from harness.learner.predict import worksheet
     from harness.reports.ladder import climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
@@ -153,7 +155,7 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
     if any(one.kind == "roofline" for one in kata.speed):
         teach.worksheet_filled(kata, worksheet(kata, house.prediction_profile(None)))
     device = "cuda" if device_present() else "cpu"
-    with draw.waiting(f"climbing the ladder on {device}"):
+    with draw.waiting(f"comparing implementations on {device}"):
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)
     if naive := naive_words(kata, house.home / "cache"):
@@ -168,6 +170,7 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
 @click.option("--bound", type=click.Choice(["memory", "compute"]))
 @click.option("--time", "time_us", type=TIME, help="Microseconds at the speed of light.")
 @click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
+@json_option
 @click.pass_obj
 def predict(
     house: House,
@@ -176,16 +179,18 @@ def predict(
     bound: str | None,
     time_us: float | None,
     profile: str | None,
+    as_json: bool,
 ) -> None:
     """
     Estimate intensity, bound and time; see how near you were.
 
-    They are held against the roofline. What you measured, if you did, stands beside it.
+    They are compared with the roofline. What you measured, if you did, stands beside it.
     """
     from harness.learner.predict import Prediction, score, track_record, worksheet
 
     sheet = worksheet(kata, house.prediction_profile(profile))
-    teach.worksheet(kata, sheet)
+    if not as_json:
+        teach.worksheet(kata, sheet)
     guess = Prediction(
         intensity=click.prompt("FLOP per byte", type=INTENSITY) if intensity is None else intensity,
         bound=bound or click.prompt("bound by", type=click.Choice(["memory", "compute"])),
@@ -194,6 +199,9 @@ def predict(
     )
     result = score(guess, sheet, house.measured_share(kata, sheet))
     house.progress.note("predicted", kata.name, json.dumps(asdict(result)))
+    if as_json:
+        screen.as_json(asdict(result))
+        return
     teach.prediction(result)
     teach.track_record(track_record(house.progress.notes()))
 

@@ -30,7 +30,7 @@ OUT = click.option(
 @OUT
 @click.pass_obj
 def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None) -> None:
-    """The roofline, and on it the reference, yours, the naive version and the library."""
+    """Your code on the roofline, beside the reference."""
     from harness.reports.pictures.canvas import check_file
     from harness.reports.pictures.roofline import check_drawable
 
@@ -91,9 +91,11 @@ def _roofline_table(entries: "list[Entry]", profile: "Profile") -> None:
 def _figures(one: "Entry") -> str:
     where = f"{one.cost.intensity:8.4g} FLOP/byte"
     if one.seconds is None or one.share is None:
-        return f"{where}  {one.cost.bytes / one.least:.2f} x the least bytes"
+        return f"{where}  {one.cost.bytes / one.least:.2f} x the least possible bytes"
     speeds = f"{one.flops_per_s / 1e12:8.4g} TFLOP/s  {one.bytes_per_s / 1e12:6.3g} TB/s"
-    return f"{where}  {speeds}  {one.seconds * 1e6:8,.4g} us  {one.share:6.1%} of the light"
+    return (
+        f"{where}  {speeds}  {one.seconds * 1e6:8,.4g} µs  {one.share:6.1%} of the speed of light"
+    )
 
 
 @click.command()
@@ -105,7 +107,7 @@ def _figures(one: "Entry") -> str:
 @OUT
 @click.pass_obj
 def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
-    """Which program or warp touches what, and what it costs; in Gluon, what is in flight when."""
+    """Which program or warp accesses what, and what it costs; in Gluon, what is in flight."""
     from harness.reports.pictures.canvas import check_file
     from harness.reports.pictures.trace import TIMED, case_words, check_case, recorded, timeline
 

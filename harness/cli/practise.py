@@ -146,10 +146,12 @@ def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") ->
     if how.quiet:
         return found
     if more:
-        click.echo("You solved it before: cases were drawn besides those that are listed.")
+        click.echo("You have solved this kata before, so extra cases were drawn.")
     if submission.owner == "solution" and how.impl == "yours":
         if house.workspace.is_swapped(kata.name, kata.file):
-            click.echo(f"The reference stands in place of your file: kata restore {kata.name}")
+            click.echo(
+                f"Your file is swapped for the reference. Back again: kata restore {kata.name}"
+            )
         before = None
     then = None
     if before is not None and all(one.status == "passed" for one in found):

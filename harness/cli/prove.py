@@ -24,12 +24,14 @@ SEED = click.IntRange(0, SEEDS - 1)
 
 @click.command()
 @click.argument("slug", metavar="weekNN/slug")
-@click.option("--backend", help="Whose templates; default: that of the entry, or triton.")
+@click.option(
+    "--backend", help="The backend whose templates to use; default: the entry's, or triton."
+)
 @click.option(
     "--from",
     "catalogue",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A catalogue in Markdown with an entry for it.",
+    help="A catalogue in Markdown that has an entry for the kata.",
 )
 @click.option("--like", type=KATA, help="Begin with the files of this kata, renamed.")
 @click.pass_obj
@@ -50,7 +52,9 @@ def new(
 
 @click.command()
 @click.argument("kata", type=KATA)
-@click.option("--write", is_flag=True, help="Into the kata's folder, instead of showing it.")
+@click.option(
+    "--write", is_flag=True, help="Write it into the kata's folder instead of showing it."
+)
 @click.pass_obj
 def stub(house: House, kata: Kata, write: bool) -> None:
     """
@@ -68,14 +72,14 @@ def stub(house: House, kata: Kata, write: bool) -> None:
         return
     house.workspace.reset(kata.name, kata.file, text.encode())
     click.echo(f"{house.shown(kata.file)}: cut out of {house.shown(kata.solution)}.")
-    click.echo(f"Read it as who has not seen the reference, then: kata check {kata.name}")
+    click.echo(f"Read it as someone who has not seen the reference, then: kata check {kata.name}")
 
 
 @click.command()
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
-@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one a core.")
+@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one per core.")
 @click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
 @click.option("--wrong", multiple=True, metavar="NAME", help="Only this wrong solution; repeat.")
 @click.option("--test", "tests", multiple=True, metavar="NAME", help="Only this test; repeat.")
@@ -115,7 +119,7 @@ def check(
     as_json: bool,
 ) -> None:
     """
-    Prove katas, all of them unless told which: contract, kill matrix, thresholds.
+    Prove katas, all by default: contract, kill matrix, thresholds.
 
     With --wrong or --test every test asked for is run on every wrong solution asked for, and
     only what they can show is judged; -v says who killed whom. With --seeds each kata is told as
@@ -187,11 +191,13 @@ def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
-@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one a core.")
+@click.option("-j", "--jobs", type=int, help="Worker processes. Default: one per core.")
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--line", "lines", type=int, multiple=True, help="Only this line; repeat.")
-@click.option("--mark", is_flag=True, help="Add the survivors to equivalent.toml, to be explained.")
-@click.option("-v", "--verbose", is_flag=True, help="What killed each of the others, too.")
+@click.option(
+    "--mark", is_flag=True, help="Add the survivors to equivalent.toml, for you to explain."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also say what killed each of the others.")
 @json_option
 @click.pass_obj
 def mutate(
@@ -207,7 +213,7 @@ def mutate(
     as_json: bool,
 ) -> None:
     """
-    Change references mechanically, and list the changes that no test notices.
+    Mutate the references, and list the mutants that no test kills.
 
     Kill each survivor with a test, or say in equivalent.toml why no test can tell it from the
     reference. Exits with 1 while there are survivors, or marks that are not true.
@@ -239,7 +245,7 @@ def mutate(
 @click.option("--week", "weeks", type=WEEKS, help="Every kata of a week, or of weeks as in 1..4.")
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("--impl", default="solution", show_default=True)
-@click.option("--naive", is_flag=True, help="Also time the wrong solutions called naive.")
+@click.option("--naive", is_flag=True, help="Also time the naive versions.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 @click.pass_obj
 def measure(
@@ -252,7 +258,7 @@ def measure(
     output: Path,
 ) -> None:
     """
-    Judge the references on this machine's GPU and keep the figures in a file.
+    Time the references on this machine's GPU.
 
     The file is written after each kata, so that nothing is lost when it is stopped.
     """
@@ -274,8 +280,10 @@ def measure(
 @click.command("measured")
 @click.argument("katas", nargs=-1, type=KATA)
 @click.option("--history", is_flag=True, help="Every measurement, not only the newest of each.")
-@click.option("--naive", is_flag=True, help="Also what wrong solutions called naive reached.")
-@click.option("-v", "--verbose", is_flag=True, help="Spread, the host's share, dates, machines.")
+@click.option("--naive", is_flag=True, help="Also show what the naive versions reached.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also the spread, the host's time, dates and machines."
+)
 @json_option
 @click.pass_obj
 def show_measured(
@@ -287,7 +295,7 @@ def show_measured(
     as_json: bool,
 ) -> None:
     """
-    What the references reached on real devices, beside the thresholds.
+    What the references reached on real devices.
 
     Exits with 1 when a figure does not hold: a reference without room to spare, or a naive version
     that is fast enough, which is then shown. What was never timed is named.
@@ -313,7 +321,9 @@ def show_measured(
     for missing in measured.never_timed(rows, chosen):
         click.echo(f"never timed: {missing}")
     if not verbose and shown:
-        click.echo("us: the median of the launch. -v: spread and machines; --naive: naive versions")
+        click.echo(
+            "µs: median time of the launch. -v: spread and machines; --naive: naive versions"
+        )
     sys.exit(1 if any(row["problem"] for row in rows) else 0)
 
 
@@ -324,7 +334,7 @@ def show_measured(
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 @click.pass_obj
 def sweep(house: House, ranks: int, device: str, largest: int, output: Path) -> None:
-    """Measure bus bandwidth over size: NCCL's collectives, and the reference's ring."""
+    """Measure bus bandwidth over size: NCCL's and the reference's."""
     from harness.reports import sweep as report
 
     ring = house.curriculum.kata("ring_collectives").solution

@@ -184,5 +184,5 @@ def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, then: "Advi
     if any(map(is_stub, result.checks)):
         return f"edit {shown}, then {again}   (stuck? kata hint {kata.name})"
     red = any(check.outcome == "failed" for check in result.checks)
-    first = "fix the first ✗" if red else "read what is said above"
+    first = "fix the first ✗" if red else "read the message above"
     return f"{first}, then {again}   (stuck? kata hint {kata.name})"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MARKS = {str(level): level.glyph for level in Level}
 TERA, GIGA, MEGA, MICRO = 1e12, 1e9, 1e6, 1e-6
+RELATIONS = ("bound", "at_most", "at_least", "exactly")
 KIBI, MEBI = 2**10, 2**20
 UNIT = re.compile("_(bytes|hz|s)$")  # in a field's name, which its figure says
 
@@ -33,6 +34,20 @@ def as_row(kata: Kata, state: str) -> dict[str, Any]:
         "covers": list(kata.covers),
         "requires": list(kata.requires),
         "status": state,
+    }
+
+
+def limits_row(kata: Kata) -> dict[str, Any]:
+    """What a kata asks for, counted and timed, as plain data."""
+    return {
+        "cost": [
+            {name: getattr(one, name) for name in ("name", "meter", *RELATIONS)}
+            for one in kata.cost
+        ],
+        "speed": [
+            {name: getattr(one, name) for name in ("name", "kind", "fraction", "ratio", "on")}
+            for one in kata.speed
+        ],
     }
 
 
@@ -135,7 +150,7 @@ def measured(found: Sequence[dict[str, Any]], *, verbose: bool = False) -> None:
     if not found:
         click.echo("Nothing of this has been measured yet: kata measure -o FILE on a GPU machine.")
         return
-    heading = f"{'kata':22} {'profile':12} {'threshold':16} {'reached':>8} {'limit':>6} {'us':>9}"
+    heading = f"{'kata':22} {'profile':12} {'threshold':16} {'reached':>8} {'limit':>6} {'µs':>9}"
     click.echo(cut(heading + ("  p10 to p90, host, baseline, date" if verbose else "")))
     for row in sorted(found, key=lambda row: row["impl"] != "solution"):
         spread = [*row["times_us"], "-"]  # p10, median, p90, where they were kept

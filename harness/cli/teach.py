@@ -91,7 +91,8 @@ def given_up(left: "Round") -> None:
 def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
     """What lies before the learner."""
     again = sum(one.solved for one in standing.rounds)
-    click.echo(f"{shown} is the blank stub; the clock runs ({kata.minutes} minutes are usual).")
+    click.echo(f"{shown} is the blank stub; the clock is running.")
+    click.echo(f"It usually takes {kata.minutes} minutes.")
     if kept is not None:
         click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")
         click.echo("(before this round is solved that counts as having seen the solution)")
@@ -99,7 +100,8 @@ def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> N
         times = "once" if again == 1 else f"{again} times"
         click.echo(f"You have solved it {times}.")
         if kata.vary:
-            click.echo(f"This time other cases are drawn as well: {', '.join(sorted(kata.vary))}.")
+            varied = ", ".join(sorted(kata.vary))
+            click.echo(f"This time extra cases are drawn, with other values of {varied}.")
     click.echo(f"next: kata show {kata.name}, edit, then make kata name={kata.name}")
 
 
@@ -112,7 +114,7 @@ def reference(kata: Kata, shown: str) -> None:
     out.print(f"[bold]{escape(kata.title)}[/]: {escape(kata.teaches)}\n")
     out.print(f"[dim]{shown}[/]")
     out.print(Syntax(kata.solution.read_text(encoding="utf-8"), "python", theme="ansi_dark"))
-    out.print("\nWhat makes it so, from a nudge to the point:")
+    out.print("\nThe hints, from a nudge to the answer:")
     for hint in kata.hints:
         out.print(f"  · {hint}", markup=False)
     for source in kata.sources:
@@ -161,7 +163,7 @@ def worksheet_filled(kata: Kata, sheet: "Sheet") -> None:
         ("work", f"{sheet.cost.flops:,.0f} FLOP, at least {sheet.cost.bytes:,.0f} bytes moved"),
         ("intensity", f"{sheet.intensity:,.4g} FLOP per byte; ridge {peak / bandwidth:,.4g}"),
         ("bound by", sheet.bound),
-        ("at best", f"{sheet.seconds * 1e6:,.4g} us"),
+        ("at best", f"{sheet.seconds * 1e6:,.4g} µs"),
     ]
     for name, words in rows:
         click.echo(f"  {name:10} {words}")
@@ -172,15 +174,15 @@ def prediction(found: "Score") -> None:
     rows = [
         ("FLOP per byte", found.guess.intensity, found.truth.intensity, found.intensity_right),
         ("bound by", found.guess.bound, found.truth.bound, found.bound_right),
-        ("us at best", found.guess.seconds * 1e6, found.truth.seconds * 1e6, found.time_right),
+        ("µs at best", found.guess.seconds * 1e6, found.truth.seconds * 1e6, found.time_right),
     ]
     for name, guess, truth, right in rows:
         shown = [one if isinstance(one, str) else f"{one:,.4g}" for one in (guess, truth)]
         click.echo(f"{'✓' if right else '✗'} {name:14} you {shown[0]:>10}   it is {shown[1]:>10}")
     if found.measured is not None:
-        click.echo(f"  measured       {found.measured * 1e6:,.4g} us, your best on this profile")
-    late = "; it was timed before, so this is kept as made afterwards" if found.after else ""
-    click.echo(f"{found.points} of 3, held against the roofline{late}")
+        click.echo(f"  measured       {found.measured * 1e6:,.4g} µs, your best on this profile")
+    late = "; it was timed before, so this is recorded as made afterwards" if found.after else ""
+    click.echo(f"{found.points} of 3, compared with the roofline{late}")
 
 
 def track_record(found: "TrackRecord | None") -> None:
@@ -201,11 +203,11 @@ def placement(week: int, chosen: Sequence[Kata], solved: set[str], rest: Sequenc
         click.echo(f"{mark} {kata.name}  {kata.minutes} min  covers {', '.join(kata.covers)}")
     if len(solved) == len(chosen):
         click.echo(
-            f"Week {week} is placed: {', '.join(rest)} will not be suggested as new. They count as "
-            "owned once you solve them."
+            f"You have tested out of week {week}: {', '.join(rest)} will not be suggested. "
+            "They count as owned once you solve them."
             if rest
-            else f"Week {week} is placed: there is nothing else in it."
+            else f"You have tested out of week {week}: there is nothing else in it."
         )
         return
     left = next(kata for kata in chosen if kata.name not in solved)
-    click.echo("Solve these alone, without hints. next: kata start " + left.name)
+    click.echo("Solve these without hints. next: kata start " + left.name)

@@ -34,7 +34,7 @@ Key = Callable[[float | None], str]
 @click.option("--once", is_flag=True, help="Look once and leave.")
 @click.pass_obj
 def watch(house: House, kata: Kata, once: bool) -> None:
-    """Judge on every save, stage by stage, up to the first red. All green is kept."""
+    """Judge on every save, stage by stage, up to the first failure. All green is kept."""
     device = "cuda" if device_present() else "cpu"
     if once:
         sys.exit(0 if _look(house, kata, device) else 1)

@@ -28,9 +28,7 @@ def bridges() -> list[str]:
         return []
     if Version(numpy) < NO_ROW_STACK:
         return []
-    return [
-        f"numpy {numpy} has no row_stack: it is lent to numba-cuda {numba_cuda} while that loads"
-    ]
+    return [f"numpy {numpy} has no row_stack: provided to numba-cuda {numba_cuda} while that loads"]
 
 
 @cache

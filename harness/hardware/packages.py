@@ -102,7 +102,7 @@ def _of_extra(extra: str) -> list[Requirement]:
 def unmet_requirements() -> dict[str, str]:
     """What the project needs and does not find, extras apart: package to expected and found."""
     if not _installed(PROJECT):
-        return {PROJECT: "expected to be installed itself, found none"}
+        return {PROJECT: "expected to be installed, found that it is not"}
     unmet = {}
     for wanted in _needs(PROJECT):
         if not _installed(wanted.name):

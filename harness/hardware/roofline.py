@@ -177,7 +177,7 @@ def too_small(cost: Cost, dtype: str, profile: Profile) -> str | None:
     """
     Why `cost` is too little work for a clock to judge on this device; None when it is enough.
 
-    100 us and 20 launches at the speed of light make the launch negligible. Where memory is the
+    100 µs and 20 launches at the speed of light make the launch negligible. Where memory is the
     limit, 4 last-level caches make sure that it is memory, and not the cache, that is timed.
 
     Raises:
@@ -186,7 +186,7 @@ def too_small(cost: Cost, dtype: str, profile: Profile) -> str | None:
     ideal_s = speed_of_light(cost, dtype, profile)
     least_s = max(SMALLEST_S, SMALLEST_LAUNCHES * profile.launch_s)
     if ideal_s < least_s:
-        return f"small for this device: {ideal_s * 1e6:.3g} us of work, {least_s * 1e6:.3g} wanted"
+        return f"small for this device: {ideal_s * 1e6:.3g} µs of work, {least_s * 1e6:.3g} wanted"
     moved_mb, least_mb = cost.bytes / 1e6, SMALLEST_CACHES * profile.llc_bytes / 1e6
     if moved_mb < least_mb and bound_by(cost, dtype, profile) == "memory":
         return f"small for this device: {moved_mb:.4g} MB moved, {least_mb:.4g} wanted"

@@ -40,7 +40,7 @@ def assert_refused(trial: Trial, refusal: Refusal) -> None:
     except getattr(builtins, refusal.error) as error:
         message = str(error)
     assert message is not None, (
-        f"{refusal.label}: expected {refusal.error}, found that it was taken"
+        f"{refusal.label}: expected {refusal.error}, found that it was accepted"
     )
     for word in filter(None, (refusal.names, refusal.says)):
         assert _has_word(message, word), (

@@ -1,4 +1,4 @@
-"""What a learner expects of a kernel before it is timed, held against the roofline."""
+"""What a learner expects of a kernel before it is timed, compared with the roofline."""
 
 import json
 import math
@@ -61,7 +61,7 @@ class Prediction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """
-    A prediction held against the roofline, and which of the three were right.
+    A prediction compared with the roofline, and which of the three were right.
 
     `measured` is the learner's best in seconds, which stands beside it; None before it was timed.
     """
@@ -132,8 +132,8 @@ def worksheet(kata: Kata, profile: Profile) -> Sheet:
     timed = next((one for one in kata.speed if one.kind == "roofline"), None)
     if timed is None:
         raise UsageProblem(
-            f"predict: expected a kata that is held against the roofline, found {kata.name}, which "
-            "is not. `kata show NAME` lists the thresholds."
+            f"predict: expected a kata that is compared with the roofline, found {kata.name}, "
+            "which is not. `kata show NAME` lists the thresholds."
         )
     cost = _cost_of(kata, dict(timed.case))
     dtype = timed.dtype or str(timed.case.get("dtype", "float32"))

@@ -97,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fail-fast",
         metavar="FILE",
-        help="Run the tests in the order of this file, and no more of who has failed one.",
+        help="Run the tests in this file's order; each solution stops at its first failure.",
     )
     group.addoption(
         "--cpu-limit", type=float, metavar="S", help="CPU seconds that one test may take."
@@ -107,7 +107,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="CPU seconds that one of a wrong solution may take besides what the reference does.",
+        help="CPU seconds that a wrong solution's test may take on top of the reference's.",
     )
 
 

@@ -90,7 +90,7 @@ def _refuse_other_packages() -> None:
     unmet = "; ".join(f"{name}: {told}" for name, told in unmet_requirements().items())
     if unmet:
         raise HarnessError(
-            f"measure: expected the packages that pyproject.toml allows, found otherwise: {unmet}. "
+            f"measure: expected the packages that pyproject.toml allows, found others: {unmet}. "
             "Install what was tested together: pip install -c constraints.txt -e ."
         )
 
@@ -189,11 +189,10 @@ def reached_on(
     Args:
         results: Of references on real devices, oldest first.
         kata: Whose thresholds.
-        profile: On which profile; None, or one that nobody measured, stands for the newest of
-            those with the most figures.
+        profile: On which profile; None stands for the newest of those with the most figures.
 
     Returns:
-        The profile, "" where there is none, and by threshold "reference" and "naive".
+        The profile, "" where nobody measured, and by threshold "reference" and "naive".
     """
     found = [row for one in results for row in _rows_of(one) if row["kata"] == kata.id]
     if not found:
@@ -201,7 +200,9 @@ def reached_on(
     figures: dict[str, set[tuple[str, str]]] = {}
     for row in reversed(found):
         figures.setdefault(row["profile"], set()).add((row["threshold"], row["impl"]))
-    chosen = profile if profile in figures else max(figures, key=lambda one: len(figures[one]))
+    chosen = profile or max(figures, key=lambda one: len(figures[one]))
+    if chosen not in figures:
+        return "", {}
     reached: dict[str, dict[str, float]] = {}
     for row in sorted(found, key=lambda row: row["impl"] != "solution"):
         if row["profile"] == chosen:
@@ -293,9 +294,9 @@ def _names_of(profiles: Path, profile: str) -> tuple[str, ...]:
 def _problem(row: Mapping[str, Any], limit: float | None) -> str:
     """Why a figure does not hold against the limit as it is now; "" when it does."""
     if limit is None:
-        return f"no threshold {row['threshold']!r} in kata.toml any more: measure anew"
+        return f"no threshold {row['threshold']!r} in kata.toml any more: measure again"
     if row["outcome"] == "not_graded":
-        return "the device was not fit to be timed: measure anew"
+        return "the device was not fit to be timed: measure again"
     if row["impl"] == "solution" and row["value"] < MARGIN * limit:
         return f"the reference does not clear {limit:g} by {MARGIN - 1:.0%}"
     if row["impl"].startswith("wrong:") and row["value"] >= limit:

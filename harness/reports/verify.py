@@ -62,7 +62,9 @@ def claims_of(path: Path) -> list[Claim]:
             "Make one: kata scorecard --format json -o FILE"
         ) from None
     if schema != SCHEMA:
-        raise UsageProblem(f"{path}: expected schema {SCHEMA}, found {schema}. Update one of both.")
+        raise UsageProblem(
+            f"{path}: expected schema {SCHEMA}, found {schema}. Update the older of the two."
+        )
     return claims
 
 

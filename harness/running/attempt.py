@@ -16,7 +16,7 @@ from harness.learner.progress import Progress
 from harness.learner.workspace import Workspace
 from harness.running.runner import Outcome, run_kata
 
-EDITED = "{file} was changed while it was judged, so that no verdict is about it: run it again"
+EDITED = "{file} was changed while it was being judged, so there is no verdict: run it again"
 
 
 def attempt(

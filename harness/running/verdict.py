@@ -107,10 +107,10 @@ def verdict(
     if exit_code < 0:
         return "crashed", _signal_words(-exit_code, _where(events), output)
     if ended and not first(events, "starting"):
-        return "error", f"no check was judged: {last_words(output)}"
+        return "error", f"no check ran: {last_words(output)}"
     if INTERNAL in output:
-        return "error", f"the judge could not go on {_where(events)}: {last_words(output)}"
-    left = f"ended with exit code {exit_code} {_where(events)}, before the tests were through"
+        return "error", f"the judge could not continue {_where(events)}: {last_words(output)}"
+    left = f"ended with exit code {exit_code} {_where(events)}, before the tests had finished"
     # what kept it from beginning is said nowhere but in its output
     begun = first(events, "starting") or not output.strip()
     return "crashed", left if begun else f"{left}: {last_words(output)}"
@@ -120,7 +120,7 @@ def _afterwards(exit_code: int | None) -> str:
     """What is to be said of a process that was judged and then did not end as it should."""
     if exit_code is None:
         return "; a thread or process that it left running was stopped"
-    return f"; at its end it met {_signal_name(-exit_code)}" if exit_code < 0 else ""
+    return f"; it ended with {_signal_name(-exit_code)}" if exit_code < 0 else ""
 
 
 def _unmeasured(costs: Iterable[str], events: Sequence[Event]) -> list[str]:
@@ -136,7 +136,7 @@ def _judged(
     passed = sum(check.outcome == "passed" for check in checks)
     for check in failed:
         if stated_cause(check.message) == DEVICE_FAULT:
-            later = "what came after it met a device that was lost"
+            later = "the tests after it ran on a lost device"
             return "crashed", f"{check.message} (in {check.name}; {later})"
         if stated_cause(check.message) == NOT_MODELLED:
             return "error", f"{check.message} (in {check.name})"
@@ -148,9 +148,12 @@ def _judged(
         reason = f"{len(failed)} of {len(checks)} checks failed"
         return "failed", f"{reason}: {named}" if named else reason
     if not passed:
-        return "error", f"no check was judged: {last_words(output)}"
+        return "error", f"no check ran: {last_words(output)}"
     if unmeasured:
-        return "failed", f"expected every [[cost]] to be measured, found none of {unmeasured[0]}"
+        return (
+            "failed",
+            f"expected every [[cost]] to be measured, found no figure for {unmeasured[0]}",
+        )
     return "passed", f"{passed} check{'s' if passed > 1 else ''} passed"
 
 
@@ -159,14 +162,14 @@ def _overdue_words(events: Sequence[Event], phase: str, limit_s: float) -> str:
         return f"stopped after {limit_s:.3g} s {_where(events)}"
     doing = f"start-up was stopped after {limit_s:.3g} s"
     if first(events, "starting"):
-        return f"{doing} {_where(events)}, of which the import of the file is part"
+        return f"{doing} {_where(events)}, which includes importing the file"
     return f"{doing}, before any test was found"
 
 
 def _signal_words(number: int, where: str, output: str) -> str:
     words = f"ended by {_signal_name(number)} {where}"
     if number == signal.SIGKILL:
-        return f"{words}, which the judge did not send: as a rule the machine was out of memory"
+        return f"{words}, not sent by the judge: usually the machine is out of memory"
     if number == signal.SIGABRT and "std::bad_alloc" in output:
         return f"{words}: host out of memory"
     return words

@@ -25,36 +25,36 @@ FATAL = {
     "an exit at import": (
         "import os\nos._exit(0)\n",
         "crashed",
-        f"ended with exit code 0 in the set-up of {FIRST}, before the tests were through",
+        f"ended with exit code 0 in the set-up of {FIRST}, before the tests had finished",
     ),
     "an exit in the second call": (
         "import os\ndef counted(numbers):\n    return os._exit(0) if numbers else 0\n",
         "crashed",
-        f"ended with exit code 0 in {SECOND}, before the tests were through",
+        f"ended with exit code 0 in {SECOND}, before the tests had finished",
     ),
     "an interrupt raised by the code itself": (
         "def counted(numbers):\n    raise KeyboardInterrupt\n",
         "crashed",
-        f"ended with exit code 2 in {FIRST}, before the tests were through",
+        f"ended with exit code 2 in {FIRST}, before the tests had finished",
     ),
     "a kill by the machine": (
         "import os\ndef counted(numbers):\n    os.kill(os.getpid(), 9)\n",
         "crashed",
-        f"ended by signal 9 (SIGKILL) in {FIRST}, which the judge did not send: "
-        "as a rule the machine was out of memory",
+        f"ended by signal 9 (SIGKILL) in {FIRST}, not sent by the judge: "
+        "usually the machine is out of memory",
     ),
     "a kill of its whole group": (
         "import os\ndef counted(numbers):\n    os.killpg(0, 9)\n",
         "crashed",
-        f"ended by signal 9 (SIGKILL) in {FIRST}, which the judge did not send: "
-        "as a rule the machine was out of memory",
+        f"ended by signal 9 (SIGKILL) in {FIRST}, not sent by the judge: "
+        "usually the machine is out of memory",
     ),
     "a line to the judge that is cut": (
         "import os\nfor number in range(3, 30):\n"
         "    if os.path.exists(f := f'/proc/self/fd/{number}') and 'socket' in os.readlink(f):\n"
         "        os.close(number)\n" + RIGHT,
         "error",
-        f"the judge could not go on in the set-up of {FIRST}: OSError: [Errno 9] Bad file "
+        f"the judge could not continue in the set-up of {FIRST}: OSError: [Errno 9] Bad file "
         "descriptor",
     ),
 }
@@ -273,7 +273,7 @@ def test_a_file_edited_while_it_is_judged_is_no_verdict(bench):
         """
     )
     assert outcome.status == "error"
-    assert outcome.reason.startswith("counted.py was changed while it was judged")
+    assert outcome.reason.startswith("counted.py was changed while it was being judged")
     assert bench.progress.latest("counted").status == "error"
 
 

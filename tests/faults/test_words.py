@@ -148,8 +148,7 @@ def watch(line, monkeypatch):
             None,
             "",
             "timed_out",
-            "start-up was stopped after 3 s in the set-up of a, of which the import of the file "
-            "is part",
+            "start-up was stopped after 3 s in the set-up of a, which includes importing the file",
         ),
         ([], -11, "", "crashed", "ended by signal 11 (SIGSEGV) during start-up"),
         (
@@ -164,7 +163,7 @@ def watch(line, monkeypatch):
             4,
             "Traceback:\nImportError: No module named 'harness'\n",
             "crashed",
-            "ended with exit code 4 during start-up, before the tests were through: "
+            "ended with exit code 4 during start-up, before the tests had finished: "
             "ImportError: No module named 'harness'",
         ),
         (
@@ -172,17 +171,17 @@ def watch(line, monkeypatch):
             4,
             "",
             "crashed",
-            "ended with exit code 4 during start-up, before the tests were through",
+            "ended with exit code 4 during start-up, before the tests had finished",
         ),
         ([], -35, "", "crashed", "ended by signal 35 (real-time) during start-up"),
-        ([session(0), END], 5, "no tests ran", "error", "no check was judged: no tests ran"),
-        ([session(3), END], 2, "1 error in 1 s\n", "error", "no check was judged: 1 error in 1 s"),
+        ([session(0), END], 5, "no tests ran", "error", "no check ran: no tests ran"),
+        ([session(3), END], 2, "1 error in 1 s\n", "error", "no check ran: 1 error in 1 s"),
         (
             [session(1), starting("a"), check("a"), END],
             -11,
             "",
             "passed",
-            "1 check passed; at its end it met signal 11 (SIGSEGV)",
+            "1 check passed; it ended with signal 11 (SIGSEGV)",
         ),
         (
             [
@@ -201,14 +200,14 @@ def watch(line, monkeypatch):
             0,
             "",
             "crashed",
-            "ended with exit code 0 after a, before the tests were through",
+            "ended with exit code 0 after a, before the tests had finished",
         ),
         (
             [session(1), starting("a"), check("a", "skipped"), END],
             0,
             "",
             "error",
-            "no check was judged: no output",
+            "no check ran: no output",
         ),
         (
             [
@@ -222,8 +221,8 @@ def watch(line, monkeypatch):
             1,
             "",
             "crashed",
-            "device fault: CUDA error: misaligned address (in a; what came after it met a device "
-            "that was lost)",
+            "device fault: CUDA error: misaligned address (in a; the tests after it ran on a lost "
+            "device)",
         ),
     ],
 )
@@ -266,7 +265,7 @@ def test_a_pass_has_measured_every_cost():
     told = {"checks": checks_of(events), "phase": "exit", "limit_s": 7}
     told |= {"exit_code": 0, "output": ""}
     assert verdict(events, costs=["launches"], **told) == ("passed", "1 check passed")
-    reason = "expected every [[cost]] to be measured, found none of bytes_moved"
+    reason = "expected every [[cost]] to be measured, found no figure for bytes_moved"
     costs = ["launches", "bytes_moved"]
     assert verdict(events, costs=costs, **told) == ("failed", reason)
 
@@ -415,7 +414,7 @@ def test_no_verdict_is_about_a_file_that_is_gone_or_another_by_then(bench, monke
     monkeypatch.setattr(attempt, "run_kata", run_kata)
     assert bench.judge().status == "error"
     latest = bench.progress.latest("counted")
-    assert latest.reason.startswith("counted.py was changed while it was judged")
+    assert latest.reason.startswith("counted.py was changed while it was being judged")
 
 
 def test_a_run_on_a_gpu_that_is_not_there_is_refused(bench, monkeypatch):
@@ -453,6 +452,6 @@ def test_of_an_interpreter_that_died_the_innermost_frames_are_shown(bench, capsy
 
 
 def test_without_a_red_check_none_is_to_be_mended(bench, capsys):
-    assert "next: read what is said above, then make kata" in told(bench, capsys)
+    assert "next: read the message above, then make kata" in told(bench, capsys)
     red = checks_of([check("a", "failed", "no")])
     assert "next: fix the first ✗, then make kata" in told(bench, capsys, checks=red)

@@ -179,7 +179,7 @@ def _spread_us(timed: Timed) -> str:
 
 
 def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e6:.1f} µs"
 
 
 def _ms(seconds: float) -> str:

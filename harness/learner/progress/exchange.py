@@ -186,6 +186,6 @@ def _listed(name: str, problems: Sequence[str]) -> str:
     if len(problems) > len(shown):
         shown.append(f"  … and {len(problems) - len(shown)} more")
     return "\n".join(
-        [f"{name}: {len(problems)} problem(s), nothing was imported. Mend or drop these lines:"]
+        [f"{name}: {len(problems)} problem(s), nothing was imported. Fix or delete these lines:"]
         + shown
     )

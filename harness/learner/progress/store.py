@@ -154,7 +154,7 @@ class Progress:
                     attempt,
                     finished_at=max(self._now(db), attempt.started_at),
                     status="aborted",
-                    reason="its process ended before it could say how it went",
+                    reason="its process ended without a result",
                 )
                 rows.complete(db, ended)
         return len(gone)
