@@ -15,12 +15,15 @@ import triton.language as tl
 
 from harness.meters.compiled import CompileRequest, compile_kernels
 from harness.meters.gluon import gluon_meter
+from harness.running.causes import NOT_MODELLED as NOT_MODELLED_CAUSE
+from harness.running.causes import cause_of
 from harness.simulators.gluon import LayoutError, NotModelled, simulating
 from harness.simulators.gluon.compiler import promoted
 from harness.simulators.gluon.values import NUMPY, convert
 from tests.gluon_cases import FILES, FOLDER, changed, load, transpose
 
 N = 64
+NOT_MODELLED = r"^changed\.py:\d+: expected code that the simulator models, found .*fp4_to_fp"
 FLOATS = torch.linspace(-4, 4, N)
 INTEGERS = torch.arange(N, dtype=torch.int32) - 20
 NONZERO = torch.where(INTEGERS % 7 == 0, 3, INTEGERS % 7 - 3).to(torch.int32)
@@ -222,8 +225,13 @@ def test_what_is_not_simulated_is_no_fault_of_the_kernel(tmp_path):
     edits = [{"find": "z = gl.convert_layout(x + y[None, :], col)",
               "replace": "z = gl.fp4_to_fp(x, gl.float16, 1)"}]  # fmt: skip
     module = changed("transpose", edits, tmp_path)
-    with simulating(), pytest.raises(NotModelled, match=r"found gl\.fp4_to_fp|language\.fp4_to_fp"):
+    with simulating(), pytest.raises(NotModelled, match=NOT_MODELLED):
         transpose(module)
+
+
+def test_what_is_not_simulated_ends_a_run_as_an_error_of_the_harness():
+    words = "gemm.py:3: expected code that the simulator models, found gl.x. Run it on a GPU."
+    assert cause_of(words) == NOT_MODELLED_CAUSE
 
 
 # ---- the same sources, compiled ------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The trace picture of a kata for everybody to see: who touches what, without a line of code."""
+"""The trace picture of a kata for everybody to see: who touches what, or what is in flight when."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,8 @@ from harness.base.files import hash_of, make_folder
 from harness.content.kata import Kata
 from harness.content.submission import resolve
 from harness.reports.pictures.recording import Recording
-from harness.reports.pictures.trace import RECORDED, case_words, recorded
+from harness.reports.pictures.timeline import Timeline
+from harness.reports.pictures.trace import RECORDED, TIMED, case_words, recorded, timeline
 
 VERSION = 1  # of the pictures: another one draws what is kept anew
 
@@ -20,10 +21,9 @@ def trace_picture(kata: Kata, cache: Path) -> Path | None:
     Returns:
         None where no simulator runs the kata, it launches nothing, or there is no reference here.
     """
-    from harness.reports.pictures.draw_trace import draw_trace
-
     cases = [at for at, case in enumerate(kata.cases, 1) if case.get("only") != "cuda"]
-    if kata.backend not in RECORDED or not cases or not kata.solution.is_file():
+    drawn = kata.backend in (*RECORDED, *TIMED)
+    if not drawn or not cases or not kata.solution.is_file():
         return None
     parts = [kata.solution, kata.folder / "oracle.py", kata.folder / "kata.toml"]
     key = hash_of(b"\0".join(part.read_bytes() for part in parts) + bytes([VERSION]))
@@ -36,14 +36,30 @@ def trace_picture(kata: Kata, cache: Path) -> Path | None:
         else:
             recording, case = found
             title = f"{kata.name}, {case_words(kata, case)}"
-            draw_trace(without_code(recording), title, file)
+            _draw(recording, title, file)
     return file if file.is_file() else None
 
 
-def _first_recording(kata: Kata, cases: list[int], cache: Path) -> tuple[Recording, int] | None:
+def _draw(found: Recording | Timeline, title: str, file: Path) -> None:
+    if isinstance(found, Timeline):
+        from harness.reports.pictures.draw_timeline import draw_timeline
+
+        spans = tuple(replace(span, where="", source="") for span in found.spans)
+        draw_timeline(replace(found, spans=spans), title, file)
+    else:
+        from harness.reports.pictures.draw_trace import draw_trace
+
+        draw_trace(without_code(found), title, file)
+
+
+def _first_recording(
+    kata: Kata, cases: list[int], cache: Path
+) -> tuple[Recording | Timeline, int] | None:
     submission = resolve(kata, "solution", cache)
     for case in cases:
         try:
+            if kata.backend in TIMED:
+                return timeline(submission, case), case
             return recorded(submission, case), case
         except SubmissionError:
             continue  # a case of size 0 launches nothing

@@ -23,10 +23,10 @@ NumPy's, in float32. What the compiler alone refuses (types of variables across 
 instruction shapes) is for the compiler to say: see `harness.meters.compiled`.
 """
 
+from harness.simulators.gluon.context import NotModelled
 from harness.simulators.gluon.launch import Order, Settings, Simulator, install, simulating
 from harness.simulators.gluon.layouts import LayoutError
 from harness.simulators.gluon.machine import Policy
-from harness.simulators.gluon.values import NotModelled
 
 __all__ = [
     "LayoutError",

@@ -18,12 +18,12 @@ from triton.experimental.gluon.language.nvidia import ampere, hopper
 from triton.runtime.jit import ConstexprFunction, JITCallable
 
 from harness.simulators.gluon import elementwise, language, reductions
-from harness.simulators.gluon.context import site
+from harness.simulators.gluon.context import not_modelled
 from harness.simulators.gluon.copies import CP_ASYNC, TMA
 from harness.simulators.gluon.mbarriers import HOPPER, MBARRIER
 from harness.simulators.gluon.products import AMPERE
 from harness.simulators.gluon.tensors import GL, Table, Tensor, running
-from harness.simulators.gluon.values import KernelValue, NotModelled, unwrap
+from harness.simulators.gluon.values import KernelValue, unwrap
 
 FILLED = (elementwise, language, reductions)  # loading them fills GL
 # what each module's names mean in a kernel
@@ -131,9 +131,6 @@ class Binder:
 
 def _missing(name: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> None:
-        raise NotModelled(
-            f"the Gluon simulator: expected functions that it has, found {name}, at {site()}. "
-            "Run it on a GPU."
-        )
+        raise not_modelled(name)
 
     return refuse

@@ -5,10 +5,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol, TypeVar
 
+from harness.base.errors import HarnessError
 from harness.simulators.hazards import Hazard, Place
 
 OURS = frozenset(str(path) for path in Path(__file__).parent.glob("*.py"))
 E = TypeVar("E", bound=Exception)
+
+
+class NotModelled(HarnessError):
+    """A kernel uses what the simulator does not know: no fault of the kernel's."""
 
 
 class Listener(Protocol):
@@ -61,3 +66,12 @@ def hazard(
 def fault(kind: type[E], text: str) -> E:
     """An error of the kernel's that is no hazard, with its line."""
     return kind(f"{text}, at {site()}")
+
+
+def not_modelled(what: str) -> NotModelled:
+    """The error that says so of `what`, with its line."""
+    here = site()
+    return NotModelled(
+        f"{Path(here.file).name}:{here.line}: expected code that the simulator models, found "
+        f"{what}. Run it on a GPU."
+    )

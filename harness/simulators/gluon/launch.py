@@ -15,12 +15,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from harness.base.errors import HarnessError
 from harness.simulators.gluon.binding import Binder
-from harness.simulators.gluon.context import now
+from harness.simulators.gluon.context import not_modelled, now
 from harness.simulators.gluon.copies import Descriptor
 from harness.simulators.gluon.global_memory import pointer_to
 from harness.simulators.gluon.machine import MOST_STEPS, Policy, Program, Tally
 from harness.simulators.gluon.tensors import as_tensor, run_now
-from harness.simulators.gluon.values import KernelValue, NotModelled, unwrap
+from harness.simulators.gluon.values import KernelValue, unwrap
 from harness.simulators.hazards import Hazard
 
 Order = Literal["forward", "reversed", "shuffled"]
@@ -111,10 +111,7 @@ class Simulator:
             NotModelled: The kernel uses what the simulator lacks.
         """
         if int(unwrap(kwargs.get("num_ctas", 1))) != 1:
-            raise NotModelled(
-                "the Gluon simulator: expected num_ctas = 1, found more: it has no clusters. "
-                "Run it on a GPU."
-            )
+            raise not_modelled("a launch with num_ctas, a cluster")
         parameters = kernel.signature.parameters
         given = {
             name: value

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 import triton.language as tl
 
-from harness.base.errors import HarnessError
+from harness.simulators.gluon.context import not_modelled
 from harness.simulators.triton_semantics import to_integer
 
 ml_dtypes: Any
@@ -63,10 +63,6 @@ TORCH: dict[torch.dtype, Dtype] = {
 INT32 = range(-(2**31), 2**31)
 
 
-class NotModelled(HarnessError):
-    """A kernel uses what the simulator does not know: no fault of the kernel's."""
-
-
 def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
     """
     What NumPy calls a dtype of Triton.
@@ -76,10 +72,7 @@ def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
     """
     if dtype not in NUMPY:
         without = " without the package ml_dtypes" if ml_dtypes is None else ""
-        raise NotModelled(
-            f"the Gluon simulator: expected a dtype that it has, found {dtype}{without}. "
-            "Run it on a GPU."
-        )
+        raise not_modelled(f"the dtype {dtype}{without}")
     found: np.dtype[Any] = np.dtype(NUMPY[dtype])
     return found
 
