@@ -43,6 +43,10 @@ SECTIONS = {
             "pictures",
             "Which program or warp accesses what, and what it costs; in Gluon, what is in flight.",
         ),
+        "lines": (
+            "lines",
+            "Your kernel line by line: instructions, sectors, bytes, bank conflicts.",
+        ),
     },
     "Your files": {
         "init": ("anywhere", "Make a folder of your own to work in, with every kata."),

@@ -1,5 +1,6 @@
 """What a kernel is launched with: sizes, and arguments as memory and bytes."""
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ class TensorMap:
     What ``cuTensorMapEncodeTiled`` describes.
 
     Attributes:
-        array: A C-contiguous array in global memory.
+        array: An array in global memory, with gaps between its rows or without.
         box: Elements of a copy along each axis.
         swizzle: 0, 32, 64 or 128 bytes.
     """
@@ -49,6 +50,13 @@ class TensorMap:
     array: Array
     box: tuple[int, ...]
     swizzle: int = 0
+
+    @property
+    def contents(self) -> Array:
+        """The bytes from the first element to the last, to be read and written in place."""
+        pairs = zip(self.array.shape, self.array.strides, strict=True)
+        size = sum((extent - 1) * stride for extent, stride in pairs) + self.array.itemsize
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.array.ctypes.data))
 
 
 @dataclass(slots=True)

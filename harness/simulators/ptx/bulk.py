@@ -227,13 +227,12 @@ def box_places(tensor_map: TensorMap, buffer: Buffer, corner: list[int]) -> tupl
         buffer: Its place among the bytes of global memory.
         corner: The first element of the box, the innermost axis first.
     """
-    shape, box, size = tensor_map.array.shape, tensor_map.box, tensor_map.array.itemsize
-    place, inside, stride = np.zeros(box, i64), np.ones(box, bool), 1
-    for axis in reversed(range(len(shape))):
-        along = [-1 if other == axis else 1 for other in range(len(shape))]
-        index = corner[len(shape) - 1 - axis] + np.arange(box[axis]).reshape(along)
-        inside &= (index >= 0) & (index < shape[axis])
-        place = place + np.clip(index, 0, shape[axis] - 1) * stride
-        stride *= shape[axis]
-    bytes_ = buffer.offset + place.reshape(-1, 1) * size + np.arange(size)
-    return bytes_.ravel(), np.repeat(inside.ravel(), size)
+    array, box = tensor_map.array, tensor_map.box
+    place, inside = np.zeros(box, i64), np.ones(box, bool)
+    for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+        along = [-1 if other == axis else 1 for other in range(array.ndim)]
+        index = corner[array.ndim - 1 - axis] + np.arange(box[axis]).reshape(along)
+        inside &= (index >= 0) & (index < extent)
+        place = place + np.clip(index, 0, extent - 1) * stride
+    within = buffer.offset + place.reshape(-1, 1) + np.arange(array.itemsize)
+    return within.ravel(), np.repeat(inside.ravel(), array.itemsize)

@@ -153,7 +153,7 @@ class State:
     def _mapped(self, tensor_map: TensorMap, size: int) -> bytes:
         """A tensor map's array goes into global memory, its number into the parameter."""
         name = f"tensor map {len(self.tensor_maps)}"
-        contents = tensor_map.array.reshape(-1).view(u8)
+        contents = tensor_map.contents
         number = len(self.global_memory.buffers)
         self.global_memory.add(name, contents)
         self.regions.append((Region(name, contents), number))

@@ -1,0 +1,45 @@
+"""`kata lines`: the source of kernels with what each line did."""
+
+import pytest
+
+from harness.authoring.scaffold import scaffold
+from harness.base.errors import UsageProblem
+from harness.content.kata import load_kata
+from harness.content.submission import resolve
+from harness.reports.listing import Listing, listed
+
+
+@pytest.fixture
+def fresh(mini, tmp_path):
+    """``fresh("triton")``: the reference of a new kata of that backend."""
+
+    def make(backend):
+        scaffold(mini, "week02/fresh", backend)
+        return resolve(load_kata(mini / "katas/week02/fresh"), "solution", tmp_path)
+
+    return make
+
+
+def test_lines_of_cuda_are_those_of_the_file(fresh):
+    found = listed(fresh("cuda"), 2, "sm_80")
+    (row,) = (row for row in found.rows if row.requests)
+    assert row.text.strip() == "if (at < n) y[at] = 2 * x[at];"
+
+    assert (row.requests, row.sectors, row.bytes_moved) == (64, 250, 8000)
+    assert found.kernels == {"fresh": 1}
+    assert found.hazards == ()
+    assert Listing.from_json(found.as_json()) == found
+
+
+def test_triton_is_compiled_and_its_code_executed(fresh):
+    found = listed(fresh("triton"), 2, "sm_90")
+    moved = {row.text.strip().partition("(")[0]: row.bytes_moved for row in found.rows}
+    assert {words: count for words, count in moved.items() if count} == {
+        "x = tl.load": 4000,
+        "tl.store": 4000,
+    }
+
+
+def test_a_kata_without_kernels_has_no_lines(fresh):
+    with pytest.raises(UsageProblem, match="whose backend is python"):
+        listed(fresh("python"), 1, "sm_90")
