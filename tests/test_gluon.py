@@ -92,6 +92,22 @@ def test_a_deadlock_tells_who_waits_for_what(tmp_path):
     assert "producer: waits for parity 0 of empty[0]: phase 0 is incomplete" in text
 
 
+def test_partitions_of_one_function_are_told_apart(tmp_path):
+    module = changed(
+        "pingpong", BUGS["pingpong: both wait for their first turn"]["edits"], tmp_path
+    )
+    with simulating(), pytest.raises(Hazard) as caught:
+        gluon_cases.pingpong(module)
+    assert "turn_consumer 0: waits " in str(caught.value)
+    assert "turn_consumer 1: waits " in str(caught.value)
+
+
+def test_a_kernel_without_partitions_is_called_the_kernel(tmp_path):
+    module = changed("tma", BUGS["tma: no mbarrier wait"]["edits"], tmp_path)
+    with simulating(), pytest.raises(Hazard, match="^missing-wait: the kernel reads tiles"):
+        gluon_cases.tma(module)
+
+
 def test_a_program_that_never_ends_is_named(tmp_path):
     edits = [{"find": "        row = ahead\n", "replace": ""}]
     module = changed("layernorm", edits, tmp_path)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from harness.cli.results import PARTS
+from harness.running.causes import in_one_line
 from harness.simulators.hazards import FIXES, Clock, Hazard, Mbarrier, Place
 
 
@@ -32,6 +34,23 @@ def test_a_hazard_tells_both_lines_and_a_way_out(kernel):
 def test_a_place_in_no_file_carries_its_own_line():
     place = Place(file="scaled.cu", line=4, source="  y[i] = x[i];")
     assert str(place) == "scaled.cu:4  y[i] = x[i];"
+
+
+def test_a_hazard_is_kept_in_one_line_and_shown_in_its_own(kernel):
+    told = Hazard(
+        "deadlock",
+        "nobody can go on\n    producer: waits for parity 1 of empty[0]\n        at gemm.py:3  a",
+        Place(file=kernel, line=3),
+    )
+    kept = in_one_line(f"harness.simulators.hazards.Hazard: {told}")
+    assert kept.startswith("deadlock: nobody can go on | producer: waits ")
+    assert [part.split()[0] for part in PARTS.split(kept)] == [
+        "deadlock:",
+        "producer:",
+        "at",
+        "now:",
+        "fix:",
+    ]
 
 
 def test_hazards_are_alike_when_their_name_and_lines_are(kernel):

@@ -23,7 +23,10 @@ MOST_OUTPUT = 3000  # characters of what a process printed
 MOST_FAILURES = 8  # kinds that are shown before one asks for all
 MOST_CASES = 4  # cases of a test that are named beside the first
 # the parts of a message that get a line of their own
-PARTS = re.compile(r" \| (?=likely cause: |input: |expected |(?:now|before|also|fix): )")
+PARTS = re.compile(
+    r" \| (?=likely cause: |input: |expected |(?:now|before|also|fix): "
+    r"|[\w ]+: (?:waits |runs|finished)|at \S+:\d+|it has seen )"
+)
 NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*|\b(?:nan|inf)\b")
 
 

@@ -74,7 +74,7 @@ class Access:
     @property
     def agent(self) -> str:
         """Who accesses, in words."""
-        return self.operation.kind if self.operation else f"partition {self.partition.name}"
+        return self.operation.kind if self.operation else str(self.partition)
 
     def __str__(self) -> str:
         return f"{self.agent} {'writes' if self.write else 'reads'} {self.label}"
@@ -159,7 +159,7 @@ def _tell_too_early(mine: Access, operation: Operation) -> None:
         )
     else:
         why = ""
-        if operation.kind == "cp.async":
+        if operation.kind == "cp.async" and not operation.issuer.signals_copies:
             committed = operation.group < operation.issuer.group
             why = " (its group is still pending)" if committed else " (never committed)"
         hazard("missing-wait", f"{early}{why}", mine.site, issued)

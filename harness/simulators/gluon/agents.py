@@ -11,6 +11,7 @@ from harness.simulators.gluon.context import hazard, site
 from harness.simulators.hazards import Clock, Mbarrier, Place
 
 Shape = tuple[int, ...]
+WHOLE = "default"  # the partition of a program that has no others
 
 
 @dataclass(eq=False, kw_only=True)
@@ -108,8 +109,12 @@ class Partition:
     group: int = 0
     waits: dict[Barrier, PassedWait] = field(default_factory=dict)
     last_wait: PassedWait | None = None
+    signals_copies: bool = False  # its cp.async report to mbarriers, not in groups
     began: int = 0  # the program's step
     ended: int = 0
+
+    def __str__(self) -> str:
+        return "the kernel" if self.name == WHOLE else f"partition {self.name}"
 
     def tick(self) -> int:
         """Take a step; return its epoch."""
@@ -178,7 +183,7 @@ class Barrier(Mbarrier[Clock]):
                 what = f"the {cause.kind} into {cause.label}"
             else:
                 known = partition.clock.knows(cause.partition.index, cause.epoch)
-                what = f"the arrival of partition {cause.partition.name}"
+                what = f"the arrival of {cause.partition}"
             if not known:
                 hazard(
                     "reused-too-early" if arming else "too-many-arrivals",

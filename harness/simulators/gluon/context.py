@@ -33,19 +33,18 @@ now = _Now()
 def site() -> Place:
     """Where the kernel that runs stands: the nearest line that is not the simulator's own."""
     frame: FrameType | None = sys._getframe(1)
-    found: list[FrameType] = []
-    while frame is not None and len(found) < 2:
-        if frame.f_code.co_filename not in OURS:
-            found.append(frame)
+    while frame is not None and frame.f_code.co_filename in OURS:
         frame = frame.f_back
-    if not found:
+    if frame is None:
         return Place(file="?", line=0)
-    inner = found[0]
+    # who called it, unless that was by way of the simulator: a partition is called by nobody
+    caller = frame.f_back
+    called_by_kernel = caller is not None and caller.f_code.co_filename not in OURS
     return Place(
-        file=inner.f_code.co_filename,
-        line=inner.f_lineno,
-        function=inner.f_code.co_name,
-        called_at=found[1].f_lineno if len(found) > 1 else None,
+        file=frame.f_code.co_filename,
+        line=frame.f_lineno,
+        function=frame.f_code.co_name,
+        called_at=caller.f_lineno if caller is not None and called_by_kernel else None,
     )
 
 

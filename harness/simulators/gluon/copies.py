@@ -86,6 +86,7 @@ def _cp_async_arrive(mbarrier: SharedMemory, increment_count: KernelValue = True
     partition, here = program.current, site()
     before, clock = list(partition.copies), partition.clock.copy()
     counted_in = bool(unwrap(increment_count))
+    partition.signals_copies = True
     arrivals = 1 if counted_in else 32 * partition.num_warps
     barrier.pending += counted_in
 
@@ -164,7 +165,7 @@ class Descriptor:
         ]
         if any(end <= start for start, end in zip(low, high, strict=True)):
             # it reads zeros, or writes nothing
-            text = f"the box at {at} of {self.name}, whose shape is {self.shape}"
+            text = f"the box at {at} lies outside {self.name}, whose shape is {self.shape}"
             hazard("tma-box-out-of-bounds", text, site(), legal=True)
             return None
         spans = list(zip(low, high, at, strict=True))

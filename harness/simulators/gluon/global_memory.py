@@ -86,7 +86,8 @@ def addressed(pointer: KernelValue, mask: KernelValue) -> tuple[Array, Array]:
     if bad.any():
         hazard(
             "global-out-of-bounds",
-            f"element {offsets[bad].flat[0]} of {memory.name}, which has {memory.flat.size}",
+            f"{memory.name} has {memory.flat.size} elements, and element "
+            f"{offsets[bad].flat[0]} is accessed",
             site(),
         )
         on = on & ~bad

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from harness.simulators.gluon.agents import Barrier, Operation, Partition, Waiting, in_words
+from harness.simulators.gluon.agents import WHOLE, Barrier, Operation, Partition, Waiting, in_words
 from harness.simulators.gluon.context import hazard, site
 from harness.simulators.hazards import Hazard, Place
 
@@ -70,7 +70,7 @@ class Program:
     ) -> None:
         self.kernel, self.index, self.grid = kernel, tuple(index), tuple(grid)
         self.rng, self.policy, self.tally, self.most_steps = rng, policy, tally, most_steps
-        self.partitions = [Partition(index=0, name="default", num_warps=num_warps)]
+        self.partitions = [Partition(index=0, name=WHOLE, num_warps=num_warps)]
         self.current = self.partitions[0]
         self.hub = getcurrent()
         self.steps = 0
@@ -147,8 +147,7 @@ class Program:
             raise Hazard(
                 "endless",
                 f"program {self.index} does not come to an end: {self.most_steps:,} operations, "
-                f"and partition {self.current.name} goes on"
-                + (f"\n{in_words(others)}" if others else ""),
+                f"and {self.current} goes on" + (f"\n{in_words(others)}" if others else ""),
                 site(),
             )
 

@@ -185,6 +185,15 @@ def _warpgroup_mma_wait(num_outstanding: KernelValue = 0, deps: KernelValue = No
     return found[0] if len(found) == 1 else found
 
 
+def _told_apart(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """Names of partitions: that of the function, and its number where it has several."""
+    names = [one.__name__ for one in functions]
+    return [
+        f"{name} {names[:at].count(name)}" if names.count(name) > 1 else name
+        for at, name in enumerate(names)
+    ]
+
+
 @export(GL)
 def _warp_specialize(
     functions_and_args: Sequence[tuple[Callable[..., Any], Sequence[Any]]],
@@ -199,14 +208,15 @@ def _warp_specialize(
             ValueError,
             f"warp_specialize: {len(workers)} workers, {len(worker_num_warps)} numbers of warps",
         )
-    main.name = first.__name__
+    names = _told_apart([first, *(work for work, _ in workers)])
+    main.name = names[0]
     for index, (work, args) in enumerate(workers, start=1):
         if any(isinstance(one, Tensor) and one.shape for one in args):
             raise fault(ValueError, "warp_specialize: a worker cannot be given a register tensor")
         if index == len(program.partitions):
             program.partitions.append(Partition(index=index, name="", num_warps=0))
         partition = program.partitions[index]
-        partition.name = work.__name__
+        partition.name = names[index]
         partition.num_warps = int(unwrap(worker_num_warps[index - 1]))
         partition.clock.join(main.clock)
         program.spawn(partition, work, args)
