@@ -73,7 +73,7 @@ def res_mii(ops: Sequence[Op], units: Collection[str]) -> int:
         if op.unit not in busy or op.cycles < 1:
             raise ValueError(f"ops: expected a known unit and 1 cycle or more, found {op}")
         busy[op.unit] += op.cycles
-    return max(1, *busy.values()) if busy else 1
+    return max([1, *busy.values()])
 
 
 def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
@@ -90,7 +90,7 @@ def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
             raise ValueError(f"deps: expected known operations and nothing negative, found {dep}")
     if _bounds(names, [(dep.src, dep.dst, 1) for dep in deps if dep.distance == 0]) is None:
         raise ValueError("deps: expected a distance of 1 or more on every cycle, found one of 0")
-    intervals = range(1, sum(dep.latency for dep in deps) + 1)
+    intervals = range(1, sum(dep.latency for dep in deps))
     return 1 + bisect_left(
         intervals, True, key=lambda ii: _bounds(names, _edges(deps, ii)) is not None
     )
@@ -108,18 +108,15 @@ def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> 
     shortest = max(res_mii(ops, units), rec_mii(ops, deps))
     if not ops:
         return Schedule(ii=shortest, start={}, stages=0)
+    latencies = sum(dep.latency for dep in deps)
     # one operation after the other, and every latency in between
-    longest = sum(op.cycles for op in ops) + sum(dep.latency for dep in deps)
-
-    def most_stages(ii: int) -> int:
-        """A path of dependences never spans more."""
-        return 1 + sum(dep.latency // ii + 2 for dep in deps)
-
+    longest = sum(op.cycles for op in ops) + latencies
     # idle cycles at the end of the interval make a schedule one for a longer interval
     ii = shortest + bisect_left(
         range(shortest, longest),
         True,
-        key=lambda ii: _starts(ops, deps, ii, most_stages(ii)) is not None,
+        # an operation waits for latencies, and less than an interval for its unit
+        key=lambda ii: _starts(ops, deps, ii, len(ops) + latencies // ii) is not None,
     )
     stages, start = 0, None
     while start is None:
@@ -146,7 +143,7 @@ def assign_warps(
     if max(regs.values(), default=0) > regs_per_warp:
         raise ValueError(f"regs_per_warp: expected room for each of {regs}, found {regs_per_warp}")
     for count in range(max_warps + 1):
-        warps = _pack(schedule, list(ops), regs, [[] for _ in range(count)], regs_per_warp)
+        warps = _pack(schedule, ops, regs, [[] for _ in range(count)], regs_per_warp)
         if warps is not None:
             return {op.name: at for at, warp in enumerate(warps) for op in warp}
     raise ValueError(f"max_warps: expected enough for {len(ops)} operations, found {max_warps}")
@@ -238,7 +235,7 @@ def _copies(schedule: Schedule, op: Op, ops: Sequence[Op], deps: Sequence[Dep]) 
 
 def _pack(
     schedule: Schedule,
-    ops: list[Op],
+    ops: Sequence[Op],
     regs: Mapping[str, int],
     warps: list[list[Op]],
     regs_per_warp: int,
@@ -254,8 +251,6 @@ def _pack(
             found = _pack(schedule, rest, regs, more, regs_per_warp)
             if found is not None:
                 return found
-        if not warp:
-            break  # the other empty ones are no different
     return None
 
 
