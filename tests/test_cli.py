@@ -78,7 +78,7 @@ def test_the_reference_in_place_is_nobodys_own(kata_command, mini):
     file.write_text(file.read_text() + "# tweaked\n")
     done = kata_command("run", "doubled")
     assert "passed: doubled (solution, cpu)" in done.stdout
-    assert "in place of your file: kata restore doubled" in done.stdout
+    assert "Back again: kata restore doubled" in done.stdout
     assert json.loads(kata_command("list", "--json").stdout)[0]["status"] == "untried"
     assert "passed" not in kata_command("stash", "list", "doubled").stdout
 

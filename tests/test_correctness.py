@@ -232,7 +232,7 @@ def guarded(entry, **inputs):
         callable=lambda fn: fn,
         oracle=ModuleType("oracle"),
         answers=(),
-        ordered=lambda order: nullcontext(),
+        ordered=lambda order, policy: nullcontext(),
         operators=nullcontext,
         failures=lambda: nullcontext([]),
         device="cpu",

@@ -88,7 +88,7 @@ def lookback_scan(x: Float[Tensor, " n"], block: int = 4096) -> Float[Tensor, " 
     if n:
         blocks = triton.cdiv(n, block)
         scratch = torch.zeros(blocks + 1, dtype=torch.int64, device=x.device)
-        num_warps = min(max(block // 512, 1), 8)
+        num_warps = min(max(block // 1024, 1), 8)
         _lookback_kernel[(blocks,)](
             x, y, scratch, scratch[blocks:], n, x.stride(0),
             BLOCK=block, WINDOW=32 * num_warps, num_warps=num_warps,

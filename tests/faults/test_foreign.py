@@ -10,6 +10,7 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.content.catalog import load_curriculum
+from harness.learner.levels import Level
 from harness.learner.progress import Progress, migrations
 from harness.reports.scorecard import read_scorecard
 from harness.reports.scorecard.markdown import as_markdown
@@ -123,6 +124,8 @@ def test_text_from_a_history_commands_no_terminal(capsys):
 def test_markdown_shows_text_as_it_is(bench):
     card = read_scorecard(load_curriculum(bench.root), bench.progress, bench.house.now())
     odd = "a|b *c* [d](e) <f> `g`\nh"
-    text = as_markdown(replace(card, parts=(replace(card.parts[0], title=odd),)))
+    text = as_markdown(
+        replace(card, parts=(replace(card.parts[0], title=odd, katas={Level.SOLVED: 1}),))
+    )
     (line,) = [line for line in text.splitlines() if "a\\|b" in line]
     assert r"a\|b \*c\* \[d\](e) \<f\> \`g\` h |" in line
