@@ -43,7 +43,9 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
     _roofline_table(entries, device)
     for kata in katas:
         if all(entry.kata != kata.name for entry in entries):
-            click.echo(f"{kata.name}: nothing measured on {device.id}, nor bytes to count")
+            click.echo(
+                f"{kata.name}: nothing was measured on {device.id}, and no bytes can be counted"
+            )
     names = " ".join(kata.name for kata in katas)
     if out is None or not entries:
         click.echo(f"next: kata roofline {names} --profile {device.id} -o roofline.svg")
