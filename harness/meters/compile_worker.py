@@ -273,7 +273,8 @@ def record_launches() -> list[Launch]:
         return kernel
 
     def start(kernel: cuda.Kernel, config: cuda.Config, arguments: Sequence[object]) -> None:
-        cuda.packed(kernel, arguments)  # what does not fit is refused as on a GPU
+        # what does not fit is refused as on a GPU; tensor maps are the driver's to make
+        cuda.packed(kernel, arguments, encode=lambda _: bytes(cuda.TENSOR_MAP_BYTES))
         tell = partial(cuda_facts, kernel, config)
         launched.append(((kernel, config), tell, list(config.grid)))
 

@@ -23,13 +23,12 @@ from harness.simulators.ptx import (
     Arguments,
     Launch,
     Module,
-    TensorMap,
     Unsupported,
     read_ptx,
     run_kernel,
 )
 from harness.simulators.ptx.host import Launched
-from harness.simulators.ptx.pointers import Memory
+from harness.simulators.ptx.pointers import Memory, mapped
 from harness.simulators.ptx.sources import Source, hazards_of
 
 MOST_STEPS = 1_000_000
@@ -123,9 +122,5 @@ def _descriptor(name: str, value: Any, meta: Any) -> list[object]:  # noqa: ANN4
     base: torch.Tensor = value.base
     if meta is None:
         raise Unsupported(f"{name}, a descriptor that the compiler took apart")
-    bits = base.detach()
-    if bits.dtype == torch.bfloat16 or bits.dtype.itemsize == 1:
-        bits = bits.view(torch.int16 if bits.dtype.itemsize == 2 else torch.uint8)
-    box = tuple(int(one) for one in meta["block_size"])
-    tensor_map = TensorMap(bits.numpy(), box, SWIZZLES[meta["swizzle"]])
+    tensor_map = mapped(base, [int(one) for one in meta["block_size"]], SWIZZLES[meta["swizzle"]])
     return [tensor_map, *map(int, base.shape), *map(int, base.stride())]

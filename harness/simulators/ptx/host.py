@@ -171,7 +171,7 @@ def _launch(kernel: cuda.Kernel, config: cuda.Config, arguments: Sequence[object
     settings = _simulator.settings
     memory = Memory()
     memory.add([one for one in arguments if hasattr(one, "data_ptr")])
-    values = memory.resolved(cuda.packed(kernel, arguments, memory.address))
+    values = memory.resolved(cuda.packed(kernel, arguments, memory.address, memory.encode))
     launch = Launch(
         grid=_three(config.grid),
         block=_three(config.block),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.simulators.ptx.arguments import Pointer, Region
+from harness.cuda import TENSOR_MAP_BYTES
+from harness.simulators.ptx.arguments import Pointer, Region, TensorMap
 from harness.simulators.ptx.formats import u8
 
 MARK = 0x7FFF_0000_0000_0000  # what no address begins with: behind it stand region and offset
@@ -24,12 +25,16 @@ class Span:
     storage: int
 
 
+TENSOR_MAP = b"tensor map "  # what stands for one until it is resolved: this, and its number
+
+
 @dataclass(slots=True)
 class Memory:
     """What a launch may touch: the memory of its arguments, each piece of it once."""
 
     spans: list[Span] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
+    maps: list[TensorMap] = field(default_factory=list)
     _alive: list[Any] = field(default_factory=list)
 
     def add(self, tensors: Sequence[Any]) -> None:
@@ -65,6 +70,11 @@ class Memory:
             raise TypeError(f"{where}: expected a tensor on the CPU, found one on {tensor.device}")
         return self._marked(int(tensor.data_ptr()))
 
+    def encode(self, given: Any) -> bytes:  # noqa: ANN401 -- a `harness.cuda.TensorMap`
+        """What stands for a tensor map until `resolved`."""
+        self.maps.append(mapped(given.tensor, given.box, given.swizzle))
+        return (TENSOR_MAP + bytes([len(self.maps) - 1])).ljust(TENSOR_MAP_BYTES, b"\0")
+
     def _marked(self, address: int) -> int:
         for number, span in enumerate(self.spans):
             if span.start <= address < max(span.end, span.start + 1):
@@ -75,6 +85,9 @@ class Memory:
         """The arguments' bytes, with pointers where addresses stand: a number may be one, too."""
         found: list[object] = []
         for content in values:
+            if len(content) == TENSOR_MAP_BYTES and content.startswith(TENSOR_MAP):
+                found.append(self.maps[content[len(TENSOR_MAP)]])
+                continue
             number = int.from_bytes(content, "little") if len(content) == 8 else 0
             if number & MARK != MARK:
                 number = self._marked(number)
@@ -84,6 +97,15 @@ class Memory:
             else:
                 found.append(content)
         return found
+
+
+def mapped(tensor: Any, box: Sequence[int], swizzle: int) -> TensorMap:  # noqa: ANN401
+    """The tensor map of a CPU tensor, whose bytes are all that matters of its dtype."""
+    import torch
+
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = tensor.detach().view(whole[tensor.element_size()])
+    return TensorMap(bits.numpy(), tuple(box), swizzle)
 
 
 def _bytes(span: Span) -> Any:  # noqa: ANN401 -- an array
