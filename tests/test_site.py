@@ -13,9 +13,10 @@ from harness.base.errors import UsageProblem
 from harness.content.catalog import load_curriculum
 from harness.reports.measured import kept_results
 from harness.reports.pictures.recording import BankMap, LaunchStart, Line, Recording
+from harness.reports.pictures.timeline import Span, Timeline
 from harness.reports.site import Site
 from harness.reports.site.brief import as_page, as_words
-from harness.reports.site.trace import without_code
+from harness.reports.site.trace import without_code, without_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -170,3 +171,8 @@ def test_a_trace_for_everybody_shows_no_code():
                       launches=(LaunchStart(kernel="k", first=0, per_block=1),))  # fmt: skip
     assert "secret" not in without_code(found).as_json()
     assert "k.py" not in without_code(found).as_json()
+    span = Span(lane="TMA load", kind="TMA load", start=0, end=1, where="k.py:3", source="secret")
+    timed = Timeline(kernel="k", index=(0,), programs=1, steps=1, lanes=("TMA load",),
+                     spans=(span,), overlaps={}, bytes_in_flight=0.0)  # fmt: skip
+    assert "secret" not in without_lines(timed).as_json()
+    assert "k.py" not in without_lines(timed).as_json()

@@ -44,8 +44,7 @@ def _draw(found: Recording | Timeline, title: str, file: Path) -> None:
     if isinstance(found, Timeline):
         from harness.reports.pictures.draw_timeline import draw_timeline
 
-        spans = tuple(replace(span, where="", source="") for span in found.spans)
-        draw_timeline(replace(found, spans=spans), title, file)
+        draw_timeline(without_lines(found), title, file)
     else:
         from harness.reports.pictures.draw_trace import draw_trace
 
@@ -78,3 +77,9 @@ def without_code(found: Recording) -> Recording:
             for at, bank in enumerate(found.banks, 1)
         ),
     )
+
+
+def without_lines(found: Timeline) -> Timeline:
+    """The same without a line of the source."""
+    spans = tuple(replace(span, where="", source="") for span in found.spans)
+    return replace(found, spans=spans)
