@@ -177,6 +177,20 @@ def test_what_has_no_clock_has_no_points_and_takes_none(timed):
     assert total(marks_of("k", nothing(timed, ["cpu"]), points)) == (0, 10)
 
 
+@pytest.mark.parametrize("told", [{"status": "error"}, {"message": "HarnessError: no numba"}])
+def test_trouble_of_the_judge_is_told_as_that(kata, told):
+    run = outcome(kata, wrong=True)
+    message = told.get("message", "no")
+    checks = [replace(check, message=message) for check in run.checks]
+    shown = shown_by(
+        kata, [replace(run, checks=tuple(checks), status=told.get("status", "failed"))]
+    )
+    assert not shown.judged
+    (right, *_) = marks_of("k", shown, Points())
+    assert (right.score, right.most) == (0, 6)
+    assert right.words.startswith("the judge could not go on; tell your teacher: ")
+
+
 def test_late_is_a_share_of_what_was_shown():
     shown = Shown(correct=True, counted=False, timed=None, words="bytes: too many")
     right, counted = marks_of("k", shown, Points(), share=0.5)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.base.errors import UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 from harness.base.files import write_atomically
 from harness.base.words import readable
 from harness.cli.draw import console
@@ -181,7 +181,7 @@ def autograde(
     output: Path | None, summary: Path | None,
 ) -> None:  # fmt: skip
     """Judge what one learner handed in, and give points: files KATA.py anywhere in DIR."""
-    from harness.reports.grading import as_gradescope, as_table, assess, total
+    from harness.reports.grading import TROUBLE, as_gradescope, as_table, assess, total
 
     syllabus = _syllabus(house, course)
     chosen = [syllabus.assignment(assignment)] if assignment else syllabus.assignments
@@ -209,6 +209,8 @@ def autograde(
     if summary is not None:
         with summary.open("a", encoding="utf-8") as stream:
             stream.write(as_table(marks))
+    if any(mark.words.startswith(TROUBLE) for _, mark in marks):
+        raise HarnessError("autograde: expected every kata to be judged, found trouble; see above.")
     sys.exit(0 if score == most else 1)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from harness.base.errors import UsageProblem
+from harness.base.errors import HarnessError, UsageProblem
 from harness.content.kata import Kata
 from harness.content.submission import resolve
 from harness.content.syllabus import Assignment, Points
@@ -17,6 +17,7 @@ from harness.running.runner import Outcome, run_kata
 from harness.running.verdict import is_stub
 
 MOST_WORDS = 5  # failed checks that are quoted
+TROUBLE = "the judge could not go on; tell your teacher"
 PARTS = ("correct", "counted", "timed")
 
 
@@ -30,7 +31,7 @@ class Shown:
         counted: All that is counted was met; None where nothing is.
         timed: All that is timed was met; None where no clock has judged it, or nothing is timed.
         words: What is to be said: failed checks, a stub, trouble of the judge.
-        judged: False where the judge itself could not go on.
+        judged: False where the judge itself could not go on: nobody's answer is to blame.
     """
 
     correct: bool
@@ -80,8 +81,14 @@ def shown_by(kata: Kata, outcomes: Sequence[Outcome]) -> Shown:
         counted=all(one == {"passed"} for one in costs) if costs else None,
         timed=all(one == {"passed"} for one in times) if clocked else False if refused else None,
         words=_words(outcomes),
-        judged=all(one.status != "error" for one in outcomes),
+        judged=not any(one.status == "error" or _in_trouble(one) for one in outcomes),
     )
+
+
+def _in_trouble(found: Outcome) -> bool:
+    """Whether a check met something wrong with what is installed, and not with the answer."""
+    red = [check.message for check in found.checks if check.outcome == "failed"]
+    return any(message.startswith(f"{HarnessError.__name__}: ") for message in red)
 
 
 def _outcome(found: Measurement) -> str:
@@ -133,6 +140,7 @@ def marks_of(kata: str, shown: Shown, points: Points, *, share: float = 1.0) -> 
         if most:
             late = f"late: {share:.0%} of the points" if met and share < 1 else ""
             words = "not judged on this machine" if met is None else late if met else shown.words
+            words = words if shown.judged else f"{TROUBLE}: {shown.words}"
             found.append(
                 Mark(
                     kata=kata,
