@@ -59,6 +59,10 @@ def descriptor(tensor: torch.Tensor, block: Sequence[int], *, padding: str = "ze
             f"block: expected a size for each of 1 to 5 axes, found {list(block)} for "
             f"{tensor.ndim} axes"
         )
+    if not tensor.numel():
+        raise ValueError(f"shape: expected elements, found {list(tensor.shape)}")
+    if tensor.data_ptr() % ALIGNMENT:
+        raise ValueError(f"address: expected a multiple of {ALIGNMENT} bytes for the first element")
     if tensor.stride(-1) != 1:
         raise ValueError(f"stride: expected 1 along the last axis, found {tensor.stride(-1)}")
     pitches = [stride * tensor.element_size() for stride in tensor.stride()[:-1]]

@@ -7,6 +7,8 @@ import pytest
 if os.environ.get("KATA_DEVICE", "cpu") != "cpu":
     pytest.skip("kernels are simulated in CPU sessions only", allow_module_level=True)
 
+from dataclasses import replace
+
 from harness.meters.gluon import gluon_meter
 from harness.simulators.gluon import simulating
 from harness.simulators.hazards import Hazard
@@ -129,6 +131,18 @@ def test_collected_hazards_do_not_end_the_run_and_spoil_its_result(tmp_path):
         got, _, _ = gluon_cases.layernorm(module)
     assert simulator.hazards[0].name == "missing-wait"
     assert got.isnan().any()
+
+
+def test_who_has_hazards_kept_from_inside_gains_nothing(tmp_path):
+    module = changed("layernorm", BUGS["cp.async: no wait"]["edits"], tmp_path)
+
+    def keep_and_run():
+        with simulating() as simulator:
+            simulator.settings = replace(simulator.settings, collect=True)
+            gluon_cases.layernorm(module)
+
+    with pytest.raises(Hazard, match="^missing-wait: "):
+        keep_and_run()
 
 
 def test_a_wrong_result_without_a_hazard_is_just_wrong(tmp_path):

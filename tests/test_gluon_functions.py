@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from harness.gluon import descriptor
 from harness.meters.compiled import CompileRequest, compile_kernels
 from harness.meters.gluon import gluon_meter
 from harness.running.causes import NOT_MODELLED as NOT_MODELLED_CAUSE
@@ -50,6 +51,7 @@ def functions():
         ("minimum", torch.minimum),
         ("where", lambda x, y: torch.where(x > y, x, -y)),
         ("fma", lambda x, y: x * y + y),
+        ("mapped", torch.maximum),
         ("exp2", lambda x, _: torch.exp2(x)),
         ("log", lambda x, _: torch.log(x.abs() + 1)),
         ("rsqrt", lambda x, _: torch.rsqrt(x.abs() + 1)),
@@ -190,6 +192,26 @@ def test_a_tensor_core_cuts_float32_to_tf32(functions):
     a = torch.full((64, 64), 1 + 2.0**-11)
     assert functions.product("mma", a, torch.eye(64)).unique().tolist() == [1]
     assert functions.product("fma", a, torch.eye(64)).unique().tolist() == [1 + 2.0**-11]
+
+
+# ---- what a kata imports -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensor", "block", "said"),
+    [
+        (torch.ones(8, 8, dtype=torch.float64), [8, 8], "dtype: "),
+        (torch.ones(8, 8), [8], "block: "),
+        (torch.ones(0, 8), [8, 8], "shape: "),
+        (torch.ones(16, 8).flatten()[1:65].view(8, 8), [8, 8], "address: "),
+        (torch.ones(8, 8).T, [8, 8], "stride: expected 1"),
+        (torch.ones(8, 7), [8, 4], "stride: expected multiples of 16 bytes, found \\[28\\]"),
+    ],
+    ids=["dtype", "rank", "empty", "address", "transposed", "pitch"],
+)
+def test_what_no_tensor_map_describes_is_refused_in_words(tensor, block, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        descriptor(tensor, block)
 
 
 # ---- layouts -------------------------------------------------------------------------------

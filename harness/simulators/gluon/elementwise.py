@@ -7,7 +7,7 @@ import torch
 import triton.language as tl
 
 from harness.simulators.gluon.compiler import promoted
-from harness.simulators.gluon.context import fault
+from harness.simulators.gluon.context import fault, not_modelled
 from harness.simulators.gluon.layouts import common
 from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, binary, export, meet, running
 from harness.simulators.gluon.values import (
@@ -140,3 +140,26 @@ for _name in ELEMENTWISE:
 def _abs(x: KernelValue) -> Tensor:
     x = as_tensor(x)
     return Tensor(np.abs(x.values), x.dtype, x.layout)
+
+
+@export(GL)
+def _map_elementwise(
+    fn: Callable[..., KernelValue], *args: Tensor, pack: KernelValue = 1
+) -> KernelValue:
+    """A function of scalars, called for each element; it may branch."""
+    if unwrap(pack) != 1:
+        raise not_modelled("gl.map_elementwise with pack")
+    shapes = [tuple(one.shape) for one in args]
+    shape = np.broadcast_shapes(*shapes)
+    lanes = [np.broadcast_to(one.values, shape).ravel() for one in args]
+    found = []
+    for values in zip(*lanes, strict=True):
+        result = fn(*(Tensor(value, one.dtype) for value, one in zip(values, args, strict=True)))
+        found.append(
+            [as_tensor(one) for one in (result if isinstance(result, tuple) else (result,))]
+        )
+    parts = tuple(
+        Tensor(np.array([one.values for one in each]).reshape(shape), each[0].dtype, args[0].layout)
+        for each in zip(*found, strict=True)
+    )
+    return parts if len(parts) > 1 else parts[0]

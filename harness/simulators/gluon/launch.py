@@ -241,6 +241,8 @@ def simulating(*, keep_programs: bool = False, **changes: Any) -> Iterator[Simul
     current.simulator = simulator
     try:
         yield simulator
+        if simulator.hazards and not changes.get("collect", settings.collect):
+            raise simulator.hazards[0]  # whoever ran inside had them kept instead
     finally:
         current.simulator = outer
         if not installed:
