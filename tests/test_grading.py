@@ -12,6 +12,7 @@ import pytest
 from harness.authoring.release import UNOPENED, WORKFLOW, release, without_hints
 from harness.base.errors import HarnessError, MetadataError, UsageProblem
 from harness.content.catalog import load_curriculum
+from harness.content.course import PLACED
 from harness.content.submission import reference_of
 from harness.content.syllabus import Assignment, Points, load_syllabus
 from harness.learner.progress import Check, Measurement
@@ -326,6 +327,9 @@ def test_what_is_no_release_is_left_alone(clone, course, tmp_path):
     (tmp_path / "bare").mkdir()
     with pytest.raises(HarnessError, match="release: expected a clone"):
         release(tmp_path / "bare", tmp_path / "out", course, syllabus)
+    (clone / PLACED).write_text("{}")
+    with pytest.raises(HarnessError, match="made by `kata init`, which holds your own answers"):
+        release(clone, tmp_path / "out", course, syllabus)
 
 
 def test_the_workflow_calls_commands_that_are_there(clone, course, kata_command, tmp_path):

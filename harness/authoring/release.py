@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 
 from harness.base.errors import HarnessError, UsageProblem
+from harness.content.course import is_placed
 from harness.content.syllabus import MOST_HINTS, Syllabus
 
 KEPT_BACK = ("solutions", "tests", ".ci")
@@ -52,6 +53,11 @@ def release(root: Path, folder: Path, course: Path, syllabus: Syllabus) -> int:
 
 def _committed(root: Path) -> bytes:
     """Everything in git's HEAD, as a tar archive; what a teacher tried out is left behind."""
+    if is_placed(root):
+        raise HarnessError(
+            f"release: expected a clone, found {root}, a folder made by `kata init`, which holds "
+            "your own answers. Clone the project and release from there."
+        )
     try:
         done = subprocess.run(
             ["git", "archive", "--format=tar", "HEAD"], cwd=root, capture_output=True, check=False
