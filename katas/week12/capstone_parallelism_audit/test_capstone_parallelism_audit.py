@@ -93,6 +93,19 @@ def test_units_and_batches_stay_as_they_are(kata, oracle, ranks):
     ranks(2, run)
 
 
+def test_a_run_knows_nothing_of_the_one_before(kata, oracle, ranks):
+    def run(rank, world):
+        units, batches = mine(kata, oracle, 4, rank, world, steps=3, layers=1)
+        for mode in MODES:
+            with Collectives() as comm:
+                first, again = (
+                    kata.train(mode, units, oracle.loss_fn, batches, comm).losses for _ in range(2)
+                )
+            assert again == pytest.approx(first, rel=1e-5), f"{mode}: losses of a second run"
+
+    ranks(2, run)
+
+
 def test_the_log_has_what_a_rank_sends(kata, oracle, ranks):
     sizes = oracle.sizes(oracle.model(0))
 
@@ -103,7 +116,9 @@ def test_the_log_has_what_a_rank_sends(kata, oracle, ranks):
             with comm_meter() as meter, Collectives() as comm:
                 log = kata.train(mode, units, oracle.loss_fn, batches, comm)
             assert isinstance(log.events, tuple), f"{mode}: expected a tuple of events"
-            logs[mode] = [(one.op, one.unit, one.bytes) for one in log.events], meter.bytes_sent
+            assert isinstance(log.losses, tuple), f"{mode}: expected a tuple of losses"
+            in_order = [one.bytes for one in meter.log if one.op in meter.calls]
+            logs[mode] = [(one.op, one.unit, one.bytes) for one in log.events], in_order
         return logs
 
     for logs in ranks(4, run):
@@ -114,7 +129,7 @@ def test_the_log_has_what_a_rank_sends(kata, oracle, ranks):
                 for op in oracle.DUE[mode]
             ]
             assert sorted(events) == sorted(2 * expected), mode
-            assert metered == sum(one[2] for one in events), mode
+            assert [one[2] for one in events] == metered, f"{mode}: bytes, in the order of sending"
 
 
 def test_what_a_rank_holds_is_what_was_predicted(kata, oracle, ranks, cost):
@@ -177,6 +192,7 @@ def honest(kata, oracle, mode, world=3, steps=2):
 def test_an_honest_log_is_summed_up(kata, oracle, mode):
     found = kata.audit(mode, honest(kata, oracle, mode), UNEVEN, 3, 2)
     assert found == {op: 2 * sent for op, sent in oracle.step_bytes(mode, UNEVEN, 3).items()}
+    assert kata.audit(mode, (), UNEVEN, 3, 0) == dict.fromkeys(oracle.DUE[mode], 0)
 
 
 @EACH_MODE
@@ -190,7 +206,7 @@ def test_every_missing_collective_is_noticed(kata, oracle, mode):
 @EACH_MODE
 def test_a_collective_too_many_is_noticed(kata, oracle, mode):
     events = honest(kata, oracle, mode)
-    for more in (events[0], replace(events[0], unit=9)):
+    for more in (events[0], replace(events[0], unit=9), replace(events[0], unit=-1)):
         with pytest.raises(ValueError, match=f"^unit {more.unit}: .*{more.op}"):
             kata.audit(mode, [*events, more], UNEVEN, 3, 2)
 
@@ -306,6 +322,11 @@ def test_a_breakdown_by_hand(kata):
     assert found.bottleneck == "compute"
     found = kata.breakdown([replace(one, end_s=22.0) if one is spans[0] else one for one in spans])
     assert found.bottleneck == "all_gather"
+
+
+def test_a_collective_that_is_hidden_has_nothing_exposed(kata):
+    found = kata.breakdown([span(kata, "forward", 0.0, 8.0), span(kata, "all_gather", 2.0, 7.0)])
+    assert (found.comm_s, found.exposed_s) == ({"all_gather": 5.0}, {"all_gather": 0.0})
 
 
 def test_a_step_without_communication_is_compute(kata):
