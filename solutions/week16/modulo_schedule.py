@@ -212,10 +212,10 @@ def _search(
     one, other = fewest = min(pairs, key=lambda pair: len(choices(pair)))
     rest = [pair for pair in pairs if pair is not fewest]
     for k in choices(fewest):
-        closer = _tightened(apart, names, (one.name, other.name, one.cycles + k * ii))
-        edge = (other.name, one.name, other.cycles - (k + 1) * ii)
-        closer = closer and _tightened(closer, names, edge)
-        found = closer and _search(closer, names, rest, ii)
+        edge = (one.name, other.name, one.cycles + k * ii)
+        back = (other.name, one.name, other.cycles - (k + 1) * ii)
+        closer = _tightened(_tightened(apart, names, edge), names, back)
+        found = _search(closer, names, rest, ii)
         if found:
             return found
     return None

@@ -131,6 +131,9 @@ def test_what_is_ready_first_need_not_go_first(loop, solve):
     # b a, and not a b
     backward = loop({"a": ("TC", 3), "b": ("TC", 3)}, ("b", "a", 4, 1))
     assert solve(*backward) == (6, 1)
+    # c fits between a and b, if it does not come first
+    between = loop({"a": ("TC", 2), "b": ("TC", 2), "c": ("TC", 2)}, ("a", "b", 3))
+    assert solve(*between) == (6, 1)
     # b has to leave the first cycle to c, for which d waits
     behind = loop(
         {"b": ("TC", 3), "d": ("EXP", 2), "c": ("TC", 1)}, ("b", "c", 1, 2), ("c", "d", 5)
