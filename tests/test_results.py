@@ -101,8 +101,27 @@ def test_no_threshold_is_told_twice(told):
         "✓ 1 check passed",
         "✗ threshold launches: 12, limit <= 10",
     ]
-    assert lines[4] == "✓ threshold sectors: 9, limit <= 10", "the one nearest its limit"
+    assert not any("sectors" in line for line in lines), "it was met: -v shows it"
+
+
+def test_of_several_figures_of_a_threshold_the_one_nearest_its_limit_is_told(told):
+    found = [threshold("sectors", 4.0), threshold("sectors", 9.0)]
+    lines = told([passed("test_cost[sectors]")], found, status="passed")
+    assert lines[0] == "✓ threshold sectors: 9, limit <= 10"
     assert sum("sectors" in line for line in lines) == 1
+
+
+def test_what_breaks_at_one_line_is_one_failure_whichever_test_meets_it(told):
+    words = "reads {} elements outside the tensors (line 20, in _kernel)"
+    lines = told(
+        [
+            failed("test_a[x]", words.format(7)),
+            failed("test_b[2]", words.format(9) + " | input: n = 2"),
+            failed("test_c", words.format(9).replace("20", "22")),
+        ]
+    )
+    assert lines[0].startswith("✗ test_a[x] and 1 more like it (test_b[2]): reads 7 elements")
+    assert lines[1].startswith("✗ test_c: reads 9 elements")
 
 
 def test_of_a_limit_from_below_the_lowest_is_told(told):
@@ -115,7 +134,7 @@ def test_a_screen_of_failures_unless_all_are_asked_for(told):
     checks = [failed(f"test_{kind}", f"expected {kind}") for kind in kinds]
     lines = told([*checks, passed("test_fine")])
     assert len(lines) == results.MOST_FAILURES + 4
-    assert lines[results.MOST_FAILURES] == "✗ 8 more checks failed in other ways: add -v"
+    assert lines[results.MOST_FAILURES] == "✗ 11 more checks failed in other ways: add -v"
     every = told([*checks, passed("test_fine")], verbose=True)
     assert [line for line in every if line.startswith("✗")] == [
         f"✗ test_{kind}: expected {kind}" for kind in kinds

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 NOTHING: Reached = {}
 MOST_OUTPUT = 3000  # characters of what a process printed
-MOST_FAILURES = 8  # kinds that are shown before one asks for all
+MOST_FAILURES = 5  # kinds that are shown before one asks for all
 MOST_CASES = 4  # cases of a test that are named beside the first
 # the parts of a message that get a line of their own
 PARTS = re.compile(
     r" \| (?=likely cause: |input: |expected |(?:now|before|also|fix): "
     r"|[\w ]+: (?:waits |runs|finished)|at \S+:\d+|it has seen )"
 )
+PLACE = re.compile(r"\(line \d+, in [^)]*\)$")  # in the code under test
 NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*|\b(?:nan|inf)\b")
 
 
@@ -43,7 +44,10 @@ class Failure:
         if not others:
             return first
         test = first.partition("[")[0]
-        cases = [name.removeprefix(test).strip("[]") or name for name in others]
+        cases = [
+            name.removeprefix(test).strip("[]") if name.startswith(f"{test}[") else name
+            for name in others
+        ]
         shown = ", ".join(cases[:MOST_CASES]) + (", …" if len(cases) > MOST_CASES else "")
         return f"{first} and {len(others)} more like it ({shown})"
 
@@ -52,12 +56,14 @@ def failures(checks: Iterable["Check"]) -> list[Failure]:
     """
     Failed checks, those that say the same together, in order of the first.
 
-    Cases of one test say the same when only their numbers differ.
+    Cases of one test say the same when only their numbers differ; so do different tests that
+    name the same line of the code.
     """
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         said = PARTS.split(check.message)[0]
-        alike = (check.name.partition("[")[0], NUMBER.sub("#", said))
+        place = PLACE.search(said)
+        alike = (place[0] if place else check.name.partition("[")[0], NUMBER.sub("#", said))
         # the very same words are the same whichever test says them
         told = (key for key, found in groups.items() if found[0].message == check.message)
         groups.setdefault(next(told, alike), []).append(check)
@@ -133,12 +139,15 @@ def _lines(result: "Outcome", reached: Reached, *, verbose: bool) -> Iterator[tu
         if check.outcome in ("ambiguous", "not_graded") or (check.outcome == "passed" and verbose):
             yield check.outcome, f"{check.name}: {check.message}" if check.message else check.name
     passed = sum(check.outcome == "passed" for check in result.checks)
-    if passed and result.status != "passed" and not verbose:
+    brief = result.status != "passed" and not verbose  # of what is green the number will do
+    if passed and brief:
         yield "passed", f"{passed} check{'s' if passed > 1 else ''} passed"
     if skipped := [check for check in result.checks if check.outcome == "skipped"]:
         yield "skipped", f"{len(skipped)} skipped: {skipped[0].message}"
     for found in _told_once(result.measurements, red):
         mark = str(found.detail.get("outcome", "passed"))
+        if mark == "passed" and brief:
+            continue
         aside = beside(reached.get(found.name, {}), timed=found.meter in ON_THE_CLOCK)
         yield mark, f"threshold {found.detail.get('message', found.name)}{aside}"
 
