@@ -19,6 +19,7 @@ MARKS = {str(level): level.glyph for level in Level}
 TERA, GIGA, MEGA, MICRO = 1e12, 1e9, 1e6, 1e-6
 RELATIONS = ("bound", "at_most", "at_least", "exactly")
 KIBI, MEBI = 2**10, 2**20
+THOUSAND = 1000.0  # from here on a time needs no tenths
 UNIT = re.compile("_(bytes|hz|s)$")  # in a field's name, which its figure says
 
 
@@ -150,29 +151,43 @@ def measured(found: Sequence[dict[str, Any]], *, verbose: bool = False) -> None:
     if not found:
         click.echo("Nothing of this has been measured yet: kata measure -o FILE on a GPU machine.")
         return
-    heading = f"{'kata':22} {'profile':12} {'threshold':16} {'reached':>8} {'limit':>6} {'µs':>9}"
-    click.echo(cut(heading + ("  p10 to p90, host, baseline, date" if verbose else "")))
+    names = [_measured_name(row) for row in found]
+    rooms = {
+        "kata": max(4, *map(len, names)),
+        "profile": max(7, *(len(row["profile"]) for row in found)),
+        "threshold": max(9, *(len(row["threshold"]) for row in found)),
+    }
+    heading = "  " + " ".join(f"{name:{room}}" for name, room in rooms.items())
+    more = "  p10 to p90, host, baseline, date" if verbose else ""
+    click.echo(cut(f"{heading} {'reached':>7} {'limit':>6} {'µs':>7}{more}"))
     for row in sorted(found, key=lambda row: row["impl"] != "solution"):
         spread = [*row["times_us"], "-"]  # p10, median, p90, where they were kept
         median = spread[1] if len(spread) > 3 else spread[0]
-        impl = "" if row["impl"] == "solution" else f" {row['impl'].removeprefix('wrong:')}"
         line = (
-            f"{row['kata'].partition('/')[2] + impl:22} {row['profile']:12} "
-            f"{row['threshold']:16} {row['value']:8.3f} {row['limit']:6.3g} {_tenths(median):>9}"
+            f"{'✗' if row['problem'] else '✓' if row['impl'] == 'solution' else '·'} "
+            f"{_measured_name(row):{rooms['kata']}} {row['profile']:{rooms['profile']}} "
+            f"{row['threshold']:{rooms['threshold']}} {row['value']:7.3f} {row['limit']:6.3g} "
+            f"{_tenths(median):>7}"
         )
         if verbose:
             host = ", ".join(f"{one:.1f}" for one in row["host_us"]) or "-"
             around = f"{_tenths(spread[0])} to {_tenths(spread[-2])}" if len(spread) > 1 else "-"
-            line += f"  {around}, {host}, {row['date']}"
-        if row["outcome"] != "passed" and row["impl"] == "solution":
-            line += f"  {row['outcome']}"
+            line += f"  {around}, {host}, {row['date']}, {row['outcome']}"
         click.echo(line)
         if row["problem"]:
-            click.echo(folded(f"    ✗ {row['problem']}"))
+            click.echo(folded(f"    {row['problem']}"))
+
+
+def _measured_name(row: Mapping[str, Any]) -> str:
+    """The kata of a row, and which wrong solution of it, if it is none of the reference's."""
+    impl = "" if row["impl"] == "solution" else f" {row['impl'].removeprefix('wrong:')}"
+    return str(row["kata"]).partition("/")[2] + impl
 
 
 def _tenths(figure: object) -> str:
-    return f"{figure:.1f}" if isinstance(figure, float) else str(figure)
+    if isinstance(figure, float):
+        return f"{figure:.0f}" if figure >= THOUSAND else f"{figure:.1f}"
+    return str(figure)
 
 
 def sweep(rows: Sequence[dict[str, Any]]) -> None:
