@@ -39,7 +39,7 @@ def parse_raw(lines: Iterable[str]) -> list[Launch]:
     return [
         {
             name: _value(cell, factors[name]) if name in factors else cell
-            for name, cell in zip(header, row, strict=True)
+            for name, cell in zip(header, row, strict=False)
             if name not in factors or cell not in ("", "n/a")
         }
         for row in table

@@ -53,7 +53,7 @@ def captured(kata, oracle):
 )
 def test_units_become_those_of_si(kata, oracle, cell, unit, expected):
     (found,) = kata.parse_raw(oracle.export({"a__b.sum": unit}, {"a__b.sum": cell}))
-    assert found["a__b.sum"] == pytest.approx(expected)
+    assert found["a__b.sum"] == pytest.approx(expected, rel=1e-13)
     assert type(found["a__b.sum"]) is float
 
 
@@ -244,6 +244,16 @@ def test_a_share_that_is_just_reached_counts(kata, oracle, profile):
     before, after = oracle.launch(2.0, barrier=1.0), oracle.launch(1.0, read=3e12, barrier=1.0)
     peak = replace(profile, bandwidth=5e12)
     assert kata.verdict([before], [after], peak) == "bandwidth"
+
+
+@pytest.mark.parametrize(
+    "stalls",
+    [{"wait": 1.0, "drain": 1.0}, {"barrier": 0.0}, {"barrier": 0.0, "wait": 0.0}],
+    ids=["no barrier", "never there", "no stall"],
+)
+def test_without_time_at_barriers_it_is_latency(kata, oracle, profile, stalls):
+    before, after = [oracle.launch(2.0)], [oracle.launch(1.0, **stalls)]
+    assert kata.verdict(before, after, oracle.h200(profile)) == "latency"
 
 
 def test_all_launches_are_judged(kata, oracle, profile):
