@@ -69,6 +69,26 @@ def test_products_on_tensor_cores(run, rng, file, block, sizes):
     assert found.counters["tensor_flops"] == 2 * 64**3
 
 
+@pytest.mark.parametrize(
+    ("shape", "operand", "result", "dtypes"),
+    [
+        ((32, 8, 16), "half", "float", (np.float16, np.float32)),
+        ((8, 32, 16), "half", "half", (np.float16, np.float16)),
+        ((16, 16, 16), "signed char", "int", (np.int8, np.int32)),
+        ((8, 8, 4), "double", "double", (np.float64, np.float64)),
+    ],
+    ids=["m32n8", "m8n32", "bytes", "double"],
+)
+def test_fragments_of_other_shapes_and_types(run, rng, shape, operand, result, dtypes):
+    m, n, k = shape
+    a, b = (rng.integers(-4, 5, size).astype(dtypes[0]) for size in ((m, k), (n, k)))
+    c = np.zeros((m, n), dtypes[1])
+    macros = {"SHAPE": f"{m}, {n}, {k}", "OPERAND": operand, "RESULT": result}
+    found = run("wmma", [a, b, c], name="one_product", DEPTH=str(k), WIDTH=str(n), **macros)
+    assert found.found == []
+    assert (c == a.astype(float) @ b.astype(float).T).all()
+
+
 @pytest.mark.parametrize("wrong", [{"FRAG1": "2", "FRAG2": "1"}, {"TRANS": '""'}])
 def test_a_wrong_fragment_gives_wrong_values(run, rng, wrong):
     a, b = floats(rng, 2, 64, 64).astype(np.float16)

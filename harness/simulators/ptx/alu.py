@@ -212,6 +212,31 @@ def leading_zeros(a: Array) -> Array:
     return (bits - np.bitwise_count(a).astype(i64)).astype(u32)
 
 
+def _bmsk(mods: Sequence[str], kind: str) -> Function:
+    wraps = "wrap" in mods
+
+    def bmsk(start: Array, length: Array) -> Array:
+        limit = u64(31) if wraps else u64(32)
+        first = start.astype(u64) & limit if wraps else np.minimum(start.astype(u64), limit)
+        count = length.astype(u64) & limit if wraps else np.minimum(length.astype(u64), limit)
+        ones = (((u64(1) << count) - u64(1)) << first) & u64(0xFFFFFFFF)
+        return np.asarray(ones.astype(u32))
+
+    return bmsk
+
+
+def _testp(mods: Sequence[str], kind: str) -> Function:
+    tests: Mapping[str, Function] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda a: ~np.isnan(a),
+        "notanumber": np.isnan,
+        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+        "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
+    }
+    return tests[mods[0]]
+
+
 def _brev(mods: Sequence[str], kind: str) -> Function:
     bits = 8 * SIZE[kind]
     return lambda a: np.array([int(f"{int(one):0{bits}b}"[::-1], 2) for one in a], a.dtype)
@@ -264,6 +289,7 @@ ARITHMETIC: Mapping[str, tuple[int, Maker]] = {
     "mul": (2, _mul),
     "mul24": (2, _mul),
     "mad": (3, _mad),
+    "mad24": (3, _mad),
     "fma": (3, _fma),
     "div": (2, _div),
     "rem": (2, _rem),
@@ -278,6 +304,8 @@ ARITHMETIC: Mapping[str, tuple[int, Maker]] = {
     "xor": (2, _plain(np.bitwise_xor)),
     "not": (1, _plain(np.invert)),
     "cnot": (1, _plain(lambda a: (a == 0).astype(a.dtype))),
+    "bmsk": (2, _bmsk),
+    "testp": (1, _testp),
     "bfe": (3, _bfe),
     "bfi": (4, _bfi),
     "prmt": (3, _prmt),
@@ -299,7 +327,7 @@ ARITHMETIC: Mapping[str, tuple[int, Maker]] = {
     "tanh": (1, _plain(np.tanh)),
 }
 # where the result, or an operand by its place, is of another type than the instruction says
-RESULT: Mapping[str, str] = {"popc": "u32", "clz": "u32", "bfind": "u32"}
+RESULT: Mapping[str, str] = {"popc": "u32", "clz": "u32", "bfind": "u32", "testp": "pred"}
 OPERAND: Mapping[tuple[str, int], str] = {
     ("shl", 1): "u32", ("shr", 1): "u32", ("bfe", 1): "u32", ("bfe", 2): "u32",
     ("bfi", 2): "u32", ("bfi", 3): "u32",

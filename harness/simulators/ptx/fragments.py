@@ -42,18 +42,30 @@ def fragment_c(bits: int) -> Coordinates:
     return group + 8 * (number >> 1), place * 2 + (number & 1)
 
 
-def wmma_fragment(what: str, kind: str, k: int, registers: int) -> Coordinates:
+def wmma_fragment(what: str, kind: str, shape: tuple[int, int], registers: int) -> Coordinates:
     """
-    Row and column of a 16 x 16 fragment of the C++ API, whose layout is nobody's business.
+    Row and column of a fragment of the C++ API, whose layout is nobody's business.
 
-    This is the layout of two m16n8 tiles, repeated where there are registers left.
+    Of 16 x 16 products this is the layout of two m16n8 tiles, of others the order of rows; it is
+    repeated where there are registers left.
+
+    Args:
+        what: "a", "b", or "c" and "d" for an accumulator.
+        kind: The type of an element.
+        shape: Rows and columns of the matrix.
+        registers: Of a lane.
     """
-    bits = 8 * SIZE[kind]
-    if what == "a":
-        row, column = fragment_a(bits, k)
-    else:
-        row, column = fragment_b(bits, k) if what == "b" else fragment_c(bits)
+    bits, (rows, columns) = 8 * SIZE[kind], shape
+    if what == "a" and rows == 16:
+        row, column = fragment_a(bits, columns)
+    elif columns == 16 and what != "a" and (what == "b" or rows == 16):
+        row, column = fragment_b(bits, rows) if what == "b" else fragment_c(bits)
         row, column = np.concatenate([row, row]), np.concatenate([column, column + 8])
+    else:
+        width = max(1, 32 // bits)
+        number = np.arange(max(1, rows * columns // (32 * width)) * 32 * width)
+        place = number.reshape(-1, 32, width)
+        row, column = place // columns, place % columns
     times = registers // row.shape[0]
     return np.concatenate([row] * times), np.concatenate([column] * times)
 

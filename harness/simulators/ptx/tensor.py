@@ -23,6 +23,7 @@ from harness.simulators.ptx.formats import (
     u8,
     u16,
     u32,
+    u64,
 )
 from harness.simulators.ptx.fragments import expanded, fragment_a, fragment_b, fragment_c
 from harness.simulators.ptx.operands import Get, Put, immediate, registers
@@ -33,6 +34,7 @@ BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 
 # registers of 32 bits to what is multiplied
 PARTS: dict[str, Callable[[Array], Array]] = {
     "f32": lambda bits: bits.view(f32),
+    "f64": lambda bits: bits.view(f64),
     "tf32": READ["tf32"],
     "s32": lambda bits: bits.view(i32),
     "u32": lambda bits: bits,
@@ -76,6 +78,8 @@ class TensorCores(Copies):
                 raw = np.ascontiguousarray(values.astype(f16)).view(u32)[..., 0]
             elif kind == "s32":
                 raw = values[..., 0].astype(i64).astype(i32).view(u32)
+            elif kind == "f64":
+                raw = values[..., 0].view(u64)
             else:
                 raw = values[..., 0].astype(f32).view(u32)
             for number, index in enumerate(indices):

@@ -1,4 +1,4 @@
-"""wmma: the fragments of nvcuda::wmma."""
+"""wmma: the fragments of nvcuda::wmma, for whatever shape of a product."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from harness.simulators.ptx.banks import wavefronts
 from harness.simulators.ptx.formats import SIZE, UINT, Array, i64, u32, u64
 from harness.simulators.ptx.fragments import wmma_fragment
 from harness.simulators.ptx.operands import Space, registers
-from harness.simulators.ptx.program import Instruction, Unsupported
+from harness.simulators.ptx.program import Instruction
 from harness.simulators.ptx.scheduler import Decoded
 from harness.simulators.ptx.tensor import TensorCores, shape_of
 
@@ -15,22 +15,21 @@ STORES = 4  # requests of a warp that store a fragment, as an H200 counts them
 
 
 class Wmma(TensorCores):
-    """Loads, products and stores of 16 x 16 fragments."""
+    """Loads, products and stores of fragments."""
 
     def op_wmma(self, ins: Instruction) -> Decoded:
         """wmma.load, wmma.store and wmma.mma."""
         m, n, k = shape_of(ins)
-        if (m, n) != (16, 16) or k not in (8, 16):
-            raise Unsupported(ins.name)
+        shapes = {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}
         if ins.mods[0] == "mma":
-            return self._product(ins, k)
+            return self._product(ins, shapes)
         loads = ins.mods[0] == "load"
         what, kind, by_rows = ins.mods[1], ins.mods[-1], "row" in ins.mods
         held = registers(ins.args[0 if loads else 1])
-        row, column = wmma_fragment(what, kind, k, len(held))
+        row, column = wmma_fragment(what, kind, shapes[what], len(held))
         addresses = self.address(ins.args[1 if loads else 0])
         given = self.source(ins.args[2], "u32") if len(ins.args) > 2 else None
-        width = k if (what, by_rows) in (("a", True), ("b", False)) else 16
+        lines, width = shapes[what] if by_rows else reversed(shapes[what])
         space, size = self.space_of(ins), SIZE[kind]
 
         def body() -> None:
@@ -62,7 +61,7 @@ class Wmma(TensorCores):
                         more = (STORES - 1) * self.active_warps
                         self.tally(ins, {"global_store_requests": more})
                 if loads and memory is self.shared:
-                    self._count_fragment(ins, base, stride * size, width * size)
+                    self._count_fragment(ins, base, lines, stride * size, width * size)
 
             self.in_spaces(space, addresses(), act)
             self.tally(ins, {f"wmma_{ins.mods[0]}": self.active_warps})
@@ -87,9 +86,11 @@ class Wmma(TensorCores):
         for number, index in enumerate(held):
             self.put_by_warp(index, words[:, number])
 
-    def _count_fragment(self, ins: Instruction, base: Array, stride: int, width: int) -> None:
-        """Rows are read 16 bytes at a time, eight rows together, as by ldmatrix."""
-        rows = (np.arange(16)[:, None] * stride + np.arange(0, width, 16)).T.reshape(-1)
+    def _count_fragment(
+        self, ins: Instruction, base: Array, lines: int, stride: int, width: int
+    ) -> None:
+        """Lines are read 16 bytes at a time, eight lines together, as by ldmatrix."""
+        rows = (np.arange(lines)[:, None] * stride + np.arange(0, width, 16)).T.reshape(-1)
         start = base[:, 0].astype(i64) & 0xFFFFFFFF
         where = (start[:, None] + rows).ravel()
         key = (ins.pc, (where - where[0]).tobytes())
@@ -108,7 +109,7 @@ class Wmma(TensorCores):
             },
         )
 
-    def _product(self, ins: Instruction, k: int) -> Decoded:
+    def _product(self, ins: Instruction, shapes: dict[str, tuple[int, int]]) -> Decoded:
         kinds = [mod for mod in ins.mods if mod in SIZE]
         vectors = [registers(arg) for arg in ins.args]
         result, third = kinds[0], kinds[-1]
@@ -119,19 +120,18 @@ class Wmma(TensorCores):
             for held, kind in zip(vectors[1:], (factor, factor, third), strict=True)
         ]
         maps = [
-            wmma_fragment(what, kind, k, len(held))
+            wmma_fragment(what, kind, shapes[what], len(held))
             for what, kind, held in zip("abc", (factor, factor, third), vectors[1:], strict=True)
         ]
-        row, column = wmma_fragment("d", result, k, len(vectors[0]))
+        flops = 2 * shapes["d"][0] * shapes["d"][1] * shapes["a"][1]
+        row, column = wmma_fragment("d", result, shapes["d"], len(vectors[0]))
 
         def body() -> None:
             warps = self.active_warps
-            first, second, sums = (
-                np.zeros((warps, *size)) for size in ((16, k), (k, 16), (16, 16))
-            )
+            first, second, sums = (np.zeros((warps, *shapes[what])) for what in "abc")
             for matrix, (rows, columns), get in zip((first, second, sums), maps, gets, strict=True):
                 matrix[:, rows, columns] = get()
             put((np.matmul(first, second) + sums)[:, row, column])
-            self.tally(ins, {"wmma_ops": warps, "tensor_flops": warps * 512 * k})
+            self.tally(ins, {"wmma_ops": warps, "tensor_flops": warps * flops})
 
         return self.rendezvous(ins, body)

@@ -31,3 +31,17 @@ extern "C" __global__ void wmma_gemm(const half* A, const half* B, float* C, int
   for (int i = 0; i < 2; ++i) for (int j = 0; j < 2; ++j)
     wmma::store_matrix_sync(&C[(r0 + wr + 16 * i) * N + c0 + wc + 16 * j], c[i][j], N, wmma::mem_row_major);
 }
+
+// one product of a shape, elements of a type
+#ifdef SHAPE
+extern "C" __global__ void one_product(const OPERAND* a, const OPERAND* b, RESULT* c) {
+  wmma::fragment<wmma::matrix_a, SHAPE, OPERAND, wmma::row_major> x;
+  wmma::fragment<wmma::matrix_b, SHAPE, OPERAND, wmma::col_major> y;
+  wmma::fragment<wmma::accumulator, SHAPE, RESULT> z;
+  wmma::fill_fragment(z, (RESULT)0);
+  wmma::load_matrix_sync(x, a, DEPTH);
+  wmma::load_matrix_sync(y, b, DEPTH);
+  wmma::mma_sync(z, x, y, z);
+  wmma::store_matrix_sync(c, z, WIDTH, wmma::mem_row_major);
+}
+#endif
