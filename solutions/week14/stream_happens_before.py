@@ -161,7 +161,7 @@ def find_races(
             continue
         timeline = _timeline(op)
         conflicts = [writes[buffer] for buffer in {*op.reads, *op.writes}]
-        conflicts += [reads[buffer] for buffer in set(op.writes)]
+        conflicts += [reads[buffer] for buffer in op.writes]
         for accesses in conflicts:
             for positions in accesses.values():
                 for earlier in reversed(positions):

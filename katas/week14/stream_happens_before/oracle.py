@@ -158,7 +158,7 @@ def copy_pipeline(kata, chunks, ring, missing=()):
             kata.Launch(compute, reads=(("device", slot),), writes=(("device", slot),)),
             kata.Record(("done", slot), compute),
             kata.Wait(("done", slot), copy_out),
-            kata.Launch(copy_out, reads=(("device", slot),), writes=("result",)),
+            kata.Launch(copy_out, reads=(("device", slot),), writes=("result", ("part", chunk))),
             kata.Record(("out", slot), copy_out),
         ]
     return (
