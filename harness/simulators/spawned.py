@@ -34,13 +34,11 @@ def pack(job: object, fn: Callable[..., object], file: Path) -> None:
     Write `job`, which calls `fn`, to `file` for `unpack` to read in another process.
 
     Raises:
-        Exception: whatever pickling raises for what cannot be sent, as an open file.
+        Exception: whatever pickling raises for what cannot be sent, as a lock.
     """
     from numba import cloudpickle
 
-    modules = [
-        name_and_file for name_and_file in map(_own, [*sys.modules.values()]) if name_and_file
-    ]
+    modules = [own for module in [*sys.modules.values()] if (own := _own(module))]
     torch_state: Any = torch.get_rng_state()
     states = (random.getstate(), np.random.get_state(), torch_state)
     test = sys.modules.get(fn.__module__)
