@@ -42,13 +42,13 @@ def compact(x, threshold, out, counter) -> None:
 
     # nothing leaves before the votes: behind the end lanes hold what is not kept
     load(x, cuda.grid(1) // WARP * WARP * GROUPS + lane, threshold, held)
-    kept = np.int32(0)
+    kept = 0
     for g in range(GROUPS):
         votes[g] = cuda.ballot_sync(FULL, held[g] > threshold)
         kept += cuda.popc(votes[g])
 
     if kept > 0:  # the same in every lane
-        place = np.int32(0)
+        place = 0
         if lane == 0:
             place = cuda.atomic.add(counter, 0, kept)
         place = cuda.shfl_sync(FULL, place, 0)

@@ -84,16 +84,14 @@ def block_sum(value, room):
 
 @cuda.jit(device=True)
 def block_argmax(value, index, values, indices):
-    """Return the highest of a block's pairs to its first warp, by a pair of each warp."""
+    """Return the highest of a block's pairs, by a pair of each warp."""
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
     value, index = warp_argmax(value, index)
     if lane == 0:
         values[warp], indices[warp] = value, index
     cuda.syncthreads()
-    if warp == 0:  # the whole of it: every lane takes part in a shuffle
-        known = min(lane, cuda.blockDim.x // WARP - 1)
-        value, index = warp_argmax(values[known], indices[known])
-    return value, index
+    known = min(lane, cuda.blockDim.x // WARP - 1)  # the last one several times, which is no harm
+    return warp_argmax(values[known], indices[known])
 
 
 @cuda.jit

@@ -65,7 +65,7 @@ def reduce_rows(x, sums, maxima, indices) -> None:
 
     A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps.
     """
-    # TODO(kata): registers first, then the block (about 30 lines with helpers)
+    # TODO(kata): registers first, then the block (about 25 lines with helpers)
     raise NotImplementedError
 
 
