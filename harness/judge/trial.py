@@ -236,19 +236,14 @@ def case_arguments(case: Case, backend: str) -> dict[str, Any]:
 
 
 def _counted(meter_name: str, meter: Any) -> float:  # noqa: ANN401 -- either simulator's meter
-    names = {
-        "bytes_moved": "bytes_moved",
-        "bytes_loaded": "loaded_bytes",
-        "bytes_stored": "stored_bytes",
-        "sectors": "sectors",
-        "launches": "launches",
-        "bytes_in_flight": "bytes_in_flight",
-    }
-    if not hasattr(meter, names[meter_name]):
+    name = {"bytes_loaded": "loaded_bytes", "bytes_stored": "stored_bytes"}.get(
+        meter_name, meter_name
+    )
+    if not hasattr(meter, name):
         raise MetadataError(
             f"cost: expected a meter that this backend has, found {meter_name!r} with a case."
         )
-    return float(getattr(meter, names[meter_name]))
+    return float(getattr(meter, name))
 
 
 def _built(kernels: "tuple[KernelFacts, ...]") -> str:

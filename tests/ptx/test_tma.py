@@ -24,7 +24,7 @@ def test_boxes_at_the_edges_are_cut_off(run, rng, schedule):
     found, y = boxes(run, x, schedule=schedule)
     assert found.found == []
     assert (y == x + 1).all()
-    assert found.counters["tma_load_bytes"] == 9 * 1024
+    assert found.counters["tma_load_bytes"] == 20 * 72 * 4
 
 
 def test_rows_may_have_gaps(run, rng):

@@ -67,6 +67,8 @@ class Bulk(GlobalOrder):
             at = ins.args.index(rest[0]) + 1
             ranks = self.source(ins.args[at], "u16")
 
+        moved = "tma_load_bytes" if loads else "tma_store_bytes"  # what lies in the tensor
+
         def step() -> None:
             threads, addresses = self.active(), start()
             offsets, places = self.shared.locate(ins, threads, place(), LINEAR_UNIT)
@@ -79,9 +81,7 @@ class Bulk(GlobalOrder):
                     assert size is not None
                     found = self._line(ins, thread, one, self.int_of(size(), thread))
                 source, inside, within = found
-                self.tally(
-                    ins, {f"tma_{'load' if loads else 'store'}_bytes": len(within), "tma_ops": 1}
-                )
+                self.tally(ins, {moved: int(inside.sum()), "tma_ops": 1})
                 if not loads:
                     self._store(ins, thread, source, inside, int(places[number]) + within)
                     continue
