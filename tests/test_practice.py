@@ -463,7 +463,7 @@ def test_tracing_the_reference_shows_its_lines(mini, tmp_path, monkeypatch, impl
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("harness.reports.pictures.trace.check_case", lambda *_: None)
     monkeypatch.setattr("harness.reports.pictures.trace.recorded", lambda *_: None)
-    monkeypatch.setattr("harness.cli.pictures._trace_words", lambda *_: None)
+    monkeypatch.setattr("harness.cli.pictures._trace_words", lambda *_: [])
     done = CliRunner().invoke(main, ["--root", str(mini), "trace", "doubled", "--impl", impl])
     assert done.exit_code == 0, done.output
     assert notes_of(tmp_path / "home", "solution_seen") == noted
