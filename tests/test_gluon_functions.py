@@ -12,6 +12,7 @@ if os.environ.get("KATA_DEVICE", "cpu") != "cpu":
 import numpy as np
 import torch
 import triton.language as tl
+from triton.experimental.gluon import language as gl
 
 from harness.gluon import descriptor
 from harness.meters.compiled import CompileRequest, compile_kernels
@@ -20,8 +21,9 @@ from harness.running.causes import NOT_MODELLED as NOT_MODELLED_CAUSE
 from harness.running.causes import cause_of
 from harness.simulators.gluon import LayoutError, NotModelled, simulating
 from harness.simulators.gluon.compiler import promoted
+from harness.simulators.gluon.layouts import flaw_of
 from harness.simulators.gluon.values import NUMPY, convert
-from tests.gluon_cases import FILES, FOLDER, changed, load, transpose
+from tests.gluon_cases import FILES, FOLDER, changed, gemm, load, transpose
 
 N = 64
 NOT_MODELLED = r"^changed\.py:\d+: expected code that the simulator models, found .*fp4_to_fp"
@@ -230,6 +232,48 @@ def test_layouts_have_to_agree_as_in_the_compiler(find, replace, tmp_path):
     module = changed("transpose", [{"find": find, "replace": replace}], tmp_path)
     with simulating(), pytest.raises(LayoutError, match=r", at changed\.py:\d+ "):
         transpose(module)
+
+
+@pytest.mark.parametrize(
+    ("layout", "flaw"),
+    [
+        (gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]), ""),
+        (gl.BlockedLayout([1, 4], [4, 8], [8, 1], [1, 0]), "the 4 warps that run here, found 8"),
+        (gl.BlockedLayout([1, 4], [4, 4], [4, 1], [1, 0]), "32 threads a warp, found 16"),
+        (gl.BlockedLayout([1, 3], [4, 8], [4, 1], [1, 0]), "powers of two"),
+        (gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 1]), "each axis once"),
+        (gl.SliceLayout(2, gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])), "no axis 2"),
+        (gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]), ""),
+        (gl.NVMMADistributedLayout([3, 0], [4, 1], [17, 64, 16]), "instructions of"),
+        (gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 260, 16]), "instructions of"),
+        (gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 16]), "instructions of"),
+        (gl.NVMMADistributedLayout([3, 0], [4, 2], [16, 64, 16]), "warps"),
+    ],
+    ids=range(11),
+)
+def test_a_layout_that_the_compiler_refuses_has_a_flaw(layout, flaw):
+    assert flaw in flaw_of(layout, num_warps=4)
+    assert bool(flaw) == bool(flaw_of(layout, num_warps=4))
+
+
+@pytest.mark.parametrize(
+    ("find", "replace", "said"),
+    [
+        ("[16, BN, 16]", "[16, BN, 32]", "a wgmma takes 16 of fp16 along k"),
+        ("gl.int64, [STAGES, 1]", "gl.int64, [STAGES, 2]", "an mbarrier is one int64"),
+        ("off_m = gl.program_id(0)", "off_m = gl.program_id(-1)", "the axis of a grid is 0, 1"),
+        ("tma.store_wait(pendings=0)", "tma.store_wait(pendings=-1)", "a wait leaves 0 or more"),
+        ("gl.zeros([BM, BN]", "gl.zeros([BM, BN - 1]", "powers of two, found"),
+        ("tma_store(c_desc, [off_m, off_n], c_smem)", "tma_store([off_m, off_n], c_desc, c_smem)",
+         "expected a tensor descriptor, found list"),
+        ("mbarrier.wait(full.index(slot), ", "mbarrier.wait(slot, ", "expected shared memory"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_what_the_compiler_refuses_is_refused_in_words(find, replace, said, tmp_path):
+    module = changed("gemm", [{"find": find, "replace": replace}], tmp_path)
+    with simulating(), pytest.raises((TypeError, ValueError), match=said):
+        gemm(module, 64, 64, 256)
 
 
 def test_bank_conflicts_are_told_with_their_line(functions):

@@ -15,7 +15,7 @@ from triton._C.libtriton import gluon_ir, ir
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._semantic import GluonSemantic
 
-from harness.simulators.gluon.layouts import ANY, FREE, Layout
+from harness.simulators.gluon.layouts import ANY, FREE, Layout, answerable
 from harness.simulators.gluon.values import Dtype
 
 Sizes = tuple[int, ...]
@@ -56,6 +56,8 @@ def _asked(
     what: str, shape: Sizes, layout: Layout, more: object, ask: Callable[[_Semantics], Any]
 ) -> Any:  # noqa: ANN401 -- whatever is asked
     """What `ask` finds, once for each question; None where Triton has no answer."""
+    if not answerable(layout, shape):
+        return None
     semantics = _semantics()
     key = (what, shape, type(layout), layout.mangle(), more)
     if key not in semantics.known:
@@ -181,6 +183,8 @@ def bank_conflicts(registers: Layout, shared: Layout, dtype: Dtype, shape: Seque
     if registers is None or isinstance(registers, FREE):
         return 0
     sizes = tuple(shape)
+    if not answerable(shared, sizes):
+        return 0
 
     def ask(on: _Semantics) -> int:
         return int(

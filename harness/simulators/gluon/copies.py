@@ -19,7 +19,7 @@ from harness.simulators.gluon.global_memory import (
 )
 from harness.simulators.gluon.layouts import Layout, LayoutError, equal
 from harness.simulators.gluon.mbarriers import count_waiting
-from harness.simulators.gluon.shared_memory import SharedMemory
+from harness.simulators.gluon.shared_memory import SharedMemory, as_memory
 from harness.simulators.gluon.tensors import Table, Tensor, export, running, truth
 from harness.simulators.gluon.values import Array, KernelValue, poison, shape_of, unwrap
 
@@ -43,7 +43,7 @@ def _cp_async(
     program = running()
     program.step()
     offsets, on = addressed(pointer, mask)
-    if list(offsets.shape) != smem.shape:
+    if list(offsets.shape) != as_memory(smem).shape:
         raise fault(
             ValueError,
             f"{smem.label} is {smem.shape}, and the pointers into it are {list(offsets.shape)}",
@@ -82,7 +82,7 @@ def _wait_group(num_outstanding: KernelValue = 0) -> None:
 @export(CP_ASYNC, "mbarrier_arrive")
 def _cp_async_arrive(mbarrier: SharedMemory, increment_count: KernelValue = True) -> None:
     """Arrive once the cp.async issued so far have landed; by default that is counted in first."""
-    program, barrier = running(), mbarrier.barrier()
+    program, barrier = running(), as_memory(mbarrier).barrier()
     partition, here = program.current, site()
     before, clock = list(partition.copies), partition.clock.copy()
     counted_in = bool(unwrap(increment_count))
@@ -144,7 +144,7 @@ class Descriptor:
         Raises:
             ValueError: The shared memory does not fit the box, or, as a LayoutError, its layout.
         """
-        at = [int(unwrap(one)) for one in coord]
+        at = list(shape_of(coord))
         fits = smem.shape == self.block_shape and smem.dtype == self.dtype
         if not fits or len(at) != len(self.shape):
             raise fault(
@@ -175,6 +175,18 @@ class Descriptor:
         )
 
 
+def as_descriptor(value: KernelValue) -> Descriptor:
+    """
+    What has to be a tensor map.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, Descriptor):
+        raise fault(TypeError, f"expected a tensor descriptor, found {type(value).__name__}")
+    return value
+
+
 def _count_box(kind: str, direction: str, part: Array | None) -> None:
     """Count what a box moves; what lies out of bounds moves nothing."""
     program = running()
@@ -198,7 +210,8 @@ def _tma_load(
         return
     program = running()
     program.step()
-    signalled, box = barrier.barrier(), tensor_desc.box(coord, result)
+    signalled = as_memory(barrier).barrier()
+    box = as_descriptor(tensor_desc).box(coord, as_memory(result))
     source = tensor_desc.view
 
     def run() -> None:
@@ -228,7 +241,8 @@ def _tma_store(*names: str, update: Update) -> None:
     ) -> None:
         program = running()
         program.step()
-        box, target = tensor_desc.box(coord, src), tensor_desc.view
+        box = as_descriptor(tensor_desc).box(coord, as_memory(src))
+        target = tensor_desc.view
 
         def run() -> None:
             if box:

@@ -1,5 +1,7 @@
 """The plain functions of `gl`: blocks of numbers, their shapes, elementwise functions."""
 
+import math
+
 import numpy as np
 import triton.language as tl
 
@@ -15,6 +17,7 @@ from harness.simulators.gluon.tensors import (
     Tensor,
     as_tensor,
     export,
+    layout_here,
     meet,
     running,
 )
@@ -28,14 +31,22 @@ from harness.simulators.gluon.values import (
 # ---- where, how many ------------------------------------------------------------------------
 
 
+def _axis(axis: KernelValue) -> int:
+    """An axis of the grid."""
+    axis = unwrap(axis)
+    if axis not in (0, 1, 2):
+        raise fault(ValueError, f"the axis of a grid is 0, 1 or 2, found {axis}")
+    return int(axis)
+
+
 @export(GL)
 def _program_id(axis: KernelValue) -> Tensor:
-    return Tensor(np.int32(running().index[unwrap(axis)]), tl.int32)
+    return Tensor(np.int32(running().index[_axis(axis)]), tl.int32)
 
 
 @export(GL)
 def _num_programs(axis: KernelValue) -> Tensor:
-    return Tensor(np.int32(running().grid[unwrap(axis)]), tl.int32)
+    return Tensor(np.int32(running().grid[_axis(axis)]), tl.int32)
 
 
 @export(GL)
@@ -86,10 +97,18 @@ def _assert(condition: KernelValue, message: KernelValue = "", mask: KernelValue
 # ---- making blocks --------------------------------------------------------------------------
 
 
+def _check_powers(sizes: tuple[int, ...]) -> None:
+    """Raise where a block could not be: its sizes are powers of two."""
+    if any(size < 1 or size & (size - 1) for size in sizes):
+        raise fault(ValueError, f"the sizes of a block are powers of two, found {list(sizes)}")
+
+
 @export(GL)
 def _arange(start: KernelValue, end: KernelValue, layout: KernelValue = None) -> Tensor:
-    values = np.arange(unwrap(start), unwrap(end), dtype=np.int32)
-    return Tensor(values, tl.int32, unwrap(layout) or AutoLayout())
+    (first, last) = shape_of((start, end))
+    _check_powers((last - first,))
+    values = np.arange(first, last, dtype=np.int32)
+    return Tensor(values, tl.int32, layout_here(layout) or AutoLayout())
 
 
 @export(GL)
@@ -97,8 +116,10 @@ def _full(
     shape: KernelValue, value: KernelValue, dtype: KernelValue, layout: KernelValue = None
 ) -> Tensor:
     dtype, given = unwrap(dtype), as_tensor(value)
-    filled = np.full(shape_of(shape), convert(given.values, given.dtype, dtype))
-    return Tensor(filled, dtype, unwrap(layout) or AutoLayout())
+    sizes = shape_of(shape)
+    _check_powers(sizes)
+    filled = np.full(sizes, convert(given.values, given.dtype, dtype))
+    return Tensor(filled, dtype, layout_here(layout) or AutoLayout())
 
 
 @export(GL)
@@ -157,7 +178,8 @@ def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 @export(GL)
 def _convert_layout(x: Tensor, layout: KernelValue, assert_trivial: KernelValue = False) -> Tensor:
-    return Tensor(x.values, x.dtype, unwrap(layout), memory=x.memory)
+    x = as_tensor(x)
+    return Tensor(x.values, x.dtype, layout_here(layout), memory=x.memory)
 
 
 @export(GL)
@@ -170,13 +192,18 @@ def _set_auto_layout(x: Tensor, layout: KernelValue) -> Tensor:
 @export(GL, "permute", "trans")
 def _permute(x: Tensor, *dims: KernelValue) -> Tensor:
     order = list(_sizes(dims)) if dims else [1, 0]
+    if sorted(order) != list(range(len(x.shape))):
+        raise fault(ValueError, f"permute takes each of {len(x.shape)} axes once, found {order}")
     layout = compiler.permuted(x.layout, x.shape, order)
     return Tensor(np.transpose(x.values, order), x.dtype, layout)
 
 
 @export(GL)
 def _reshape(x: Tensor, *shape: KernelValue, can_reorder: KernelValue = False) -> Tensor:
-    values = np.reshape(x.values, _sizes(shape))
+    sizes = _sizes(shape)
+    if math.prod(sizes) != x.numel:
+        raise fault(ValueError, f"reshape takes as many elements, found {x.shape} and {sizes}")
+    values = np.reshape(x.values, sizes)
     return Tensor(values, x.dtype, compiler.reshaped(x.layout, x.shape, values.shape))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from harness.simulators.gluon.agents import WHOLE, Barrier, Operation, Partition, Waiting, in_words
-from harness.simulators.gluon.context import hazard, site
+from harness.simulators.gluon.context import fault, hazard, site
 from harness.simulators.hazards import Hazard, Place
 
 Policy = Literal["late", "random", "early"]
@@ -117,7 +118,14 @@ class Program:
             barrier.land(operation.nbytes, operation.clock)
 
     def retire(self, queue: deque[Operation], keep: int) -> None:
-        """Complete all but the newest `keep` of a queue; the current partition then knows it."""
+        """
+        Complete all but the newest `keep` of a queue; the current partition then knows it.
+
+        Raises:
+            ValueError: `keep` is negative.
+        """
+        if keep < 0:
+            raise fault(ValueError, f"a wait leaves 0 or more in flight, found {keep}")
         while len(queue) > keep:
             operation = queue.popleft()
             self.complete(operation)
@@ -186,6 +194,7 @@ class Program:
     def spawn(self, partition: Partition, fn: Callable[..., Any], args: Sequence[Any]) -> None:
         """Have a partition run `fn(*args)`."""
         partition.greenlet = greenlet(lambda: fn(*args), self.hub)
+        partition.greenlet.gr_context = copy_context()  # in which NumPy keeps its warnings
         partition.began = partition.ended = self.steps
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from triton.experimental.gluon.language.nvidia import ampere
 
 from harness.simulators.gluon.agents import Barrier, Operation, PassedWait
 from harness.simulators.gluon.context import fault, hazard, site
-from harness.simulators.gluon.shared_memory import SharedMemory, _allocate_shared_memory
+from harness.simulators.gluon.shared_memory import SharedMemory, _allocate_shared_memory, as_memory
 from harness.simulators.gluon.tensors import Table, export, running, truth
 from harness.simulators.gluon.values import KernelValue, unwrap
 
@@ -28,10 +28,14 @@ def _allocate_mbarrier(batch: KernelValue = None, two_ctas: KernelValue = False)
 
 @export(MBARRIER)
 def _init(mbarrier: SharedMemory, count: KernelValue) -> None:
-    known = mbarrier.allocation.barriers
+    known = as_memory(mbarrier).allocation.barriers
     if old := known.get(mbarrier.offset):
         text = f"{old.label} is initialised again without mbarrier.invalidate"
         hazard("barrier-reinitialised", text, site(), old.initialised)
+    if mbarrier.numel != 1:
+        raise fault(
+            ValueError, f"an mbarrier is one int64, found {mbarrier.label} of {mbarrier.shape}"
+        )
     count = int(unwrap(count))
     if count < 1:
         raise fault(ValueError, f"{mbarrier.label}: expected a count of 1 or more, found {count}")
@@ -42,7 +46,7 @@ def _init(mbarrier: SharedMemory, count: KernelValue) -> None:
 
 @export(MBARRIER)
 def _invalidate(mbarrier: SharedMemory) -> None:
-    program, barrier = running(), mbarrier.barrier()
+    program, barrier = running(), as_memory(mbarrier).barrier()
     if busy := [one for one in program.pending if one.barrier is barrier]:
         text = f"a {busy[0].kind} in flight will still signal {barrier.label}"
         hazard("barrier-invalidated-in-use", text, site(), busy[0].site)
@@ -63,7 +67,7 @@ def _expect(
         return
     program = running()
     program.step()
-    barrier, here = mbarrier.barrier(), site()
+    barrier, here = as_memory(mbarrier).barrier(), site()
     nbytes = int(unwrap(names.get("bytes", bytes_per_cta)))
     if not barrier.pending:
         hazard(
@@ -85,7 +89,7 @@ def _arrive(
     if truth(pred):
         program = running()
         program.step()
-        mbarrier.barrier().arrive_by(program.current, int(unwrap(count)))
+        as_memory(mbarrier).barrier().arrive_by(program.current, int(unwrap(count)))
 
 
 @export(MBARRIER)
@@ -97,7 +101,7 @@ def _wait(
 ) -> None:
     if not truth(pred):
         return
-    program, barrier = running(), mbarrier.barrier()
+    program, barrier = running(), as_memory(mbarrier).barrier()
     partition, parity = program.current, int(unwrap(phase))
     if parity not in (0, 1):  # PTX ISA, mbarrier.try_wait.parity: no other is valid
         text = f"waits for parity {parity} of {barrier.label}, of which there are 0 and 1"

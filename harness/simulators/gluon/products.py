@@ -30,6 +30,7 @@ from harness.simulators.gluon.values import Array, KernelValue, numpy_dtype, unw
 from harness.simulators.triton_semantics import TF32_BITS
 
 WARPGROUP = 4  # warps
+INSTRUCTION_BITS = 256  # along k
 AMPERE: Table = {}
 
 
@@ -119,6 +120,13 @@ def _check(a: KernelValue, b: KernelValue, acc: KernelValue, num_warps: int) -> 
         )
     if num_warps % WARPGROUP:
         raise fault(ValueError, f"wgmma takes whole warpgroups of 4, found {num_warps} warps")
+    bits = a.dtype.primitive_bitwidth
+    if layout.instr_shape[2] * bits != INSTRUCTION_BITS:
+        raise fault(
+            LayoutError,
+            f"a wgmma takes {INSTRUCTION_BITS // bits} of {a.dtype} along k, found "
+            f"{layout.instr_shape}",
+        )
     (m, k), (k_too, n) = a.shape, b.shape
     if k != k_too or [m, n] != list(acc.shape) or a.dtype != b.dtype:
         raise fault(
@@ -210,6 +218,11 @@ def _warp_specialize(
         )
     names = _told_apart([first, *(work for work, _ in workers)])
     main.name = names[0]
+    counts = [int(unwrap(one)) for one in worker_num_warps]
+    if any(one < 1 or one & (one - 1) for one in counts):
+        raise fault(
+            ValueError, f"warp_specialize: numbers of warps are powers of two, found {counts}"
+        )
     for index, (work, args) in enumerate(workers, start=1):
         if any(isinstance(one, Tensor) and one.shape for one in args):
             raise fault(ValueError, "warp_specialize: a worker cannot be given a register tensor")
@@ -217,7 +230,7 @@ def _warp_specialize(
             program.partitions.append(Partition(index=index, name="", num_warps=0))
         partition = program.partitions[index]
         partition.name = names[index]
-        partition.num_warps = int(unwrap(worker_num_warps[index - 1]))
+        partition.num_warps = counts[index - 1]
         partition.clock.join(main.clock)
         program.spawn(partition, work, args)
     program.step()

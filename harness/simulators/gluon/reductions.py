@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
+from harness.simulators.gluon.context import fault
 from harness.simulators.gluon.layouts import ANY, FREE, SliceLayout
-from harness.simulators.gluon.tensors import GL, Tensor, export, running
+from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, export, running
 from harness.simulators.gluon.values import Array, Dtype, KernelValue, numpy_dtype, unwrap
 
 Arrays = list[Array]
@@ -30,10 +31,12 @@ def _reduced(
     return Tensor(values, dtype, ANY if isinstance(x.layout, FREE) else SliceLayout(axis, x.layout))
 
 
-def _along(x: Tensor, axis: KernelValue) -> tuple[Tensor, int]:
+def _along(x: KernelValue, axis: KernelValue) -> tuple[Tensor, int]:
     """A tensor and a whole axis of it; all of it when none is given."""
     running().tick()
-    axis = unwrap(axis)
+    x, axis = as_tensor(x), unwrap(axis)
+    if axis is not None and (type(axis) is not int or not -len(x.shape) <= axis < len(x.shape)):
+        raise fault(ValueError, f"expected one of {len(x.shape)} axes, found {axis!r}")
     if axis is None:
         return Tensor(np.ravel(x.values), x.dtype, ANY), 0
     return x, axis + len(x.shape) * (axis < 0)

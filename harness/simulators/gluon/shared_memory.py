@@ -13,7 +13,7 @@ from harness.simulators.gluon.accesses import Access, Allocation, tell_conflict,
 from harness.simulators.gluon.agents import Barrier, Operation
 from harness.simulators.gluon.context import fault, site
 from harness.simulators.gluon.layouts import Layout, SharedLayout
-from harness.simulators.gluon.tensors import GL, Tensor, export, running
+from harness.simulators.gluon.tensors import GL, Tensor, export, layout_here, running
 from harness.simulators.gluon.values import (
     Array,
     Dtype,
@@ -91,12 +91,16 @@ class SharedMemory:
     def permute(self, order: KernelValue) -> SharedMemory:
         """The axes in another order."""
         axes = [int(unwrap(one)) for one in unwrap(order)]
+        if sorted(axes) != list(range(self.rank)):
+            raise fault(ValueError, f"permute takes each of {self.rank} axes once, found {axes}")
         layout = compiler.shared_permuted(self.layout, self.dtype, self.shape, axes)
         return self._part(self.view.transpose(axes), f"{self.label}.T", layout)
 
     def reshape(self, shape: KernelValue) -> SharedMemory:
         """The same bytes in another shape."""
         sizes = shape_of(shape)
+        if math.prod(sizes) != self.numel:
+            raise fault(ValueError, f"reshape takes as many elements, found {self.shape}, {sizes}")
         layout = compiler.shared_reshaped(self.layout, self.dtype, self.shape, sizes)
         return self._part(self.view.reshape(sizes), self.label, layout)
 
@@ -121,12 +125,15 @@ class SharedMemory:
     def load(self, layout: KernelValue) -> Tensor:
         """Read all of it into registers."""
         running().step()
+        layout = layout_here(layout)
         self.access(write=False)
-        self._count_conflicts(unwrap(layout))
-        return Tensor(self.view.copy(), self.dtype, unwrap(layout))
+        self._count_conflicts(layout)
+        return Tensor(self.view.copy(), self.dtype, layout)
 
-    def store(self, value: Tensor) -> None:
+    def store(self, value: KernelValue) -> None:
         """Write all of it."""
+        if not isinstance(value, Tensor):
+            raise fault(TypeError, f"expected a tensor to store, found {type(value).__name__}")
         if value.shape != self.shape or value.dtype != self.dtype:
             raise fault(
                 ValueError,
@@ -212,6 +219,18 @@ class SharedMemory:
             tell_unwritten(mine)
         mine.epoch = partition.tick()
         self.allocation.accesses = [*kept, mine]
+
+
+def as_memory(value: KernelValue) -> SharedMemory:
+    """
+    What has to be shared memory.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, SharedMemory):
+        raise fault(TypeError, f"expected shared memory, found {type(value).__name__}")
+    return value
 
 
 @export(GL)

@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from harness.simulators.gluon.agents import Operation
 from harness.simulators.gluon.compiler import promoted
 from harness.simulators.gluon.context import fault, hazard, site
-from harness.simulators.gluon.layouts import FREE, Layout, LayoutError, common, expanded
+from harness.simulators.gluon.layouts import FREE, Layout, LayoutError, common, expanded, flaw_of
 from harness.simulators.gluon.machine import Program
 from harness.simulators.gluon.values import (
     Array,
@@ -39,6 +39,18 @@ def export(table: Table, *names: str) -> Callable[[F], F]:
         return fn
 
     return put
+
+
+# which of them a tensor has as methods
+METHODS = frozenset(
+    {
+        "abs", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max",
+        "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv",
+        "ceil", "cos", "cumprod", "cumsum", "erf", "exp", "exp2", "expand_dims", "floor", "gather",
+        "histogram", "log", "log2", "max", "min", "permute", "ravel", "reduce", "reduce_or",
+        "reshape", "rsqrt", "sin", "split", "sqrt", "sqrt_rn", "store", "sum", "trans", "xor_sum",
+    }
+)  # fmt: skip
 
 
 class _Running:
@@ -185,8 +197,10 @@ class Tensor:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A function of `gl` as a method: ``x.sum(0)``, ``x.reshape(4, 4)``."""
-        if name not in GL:
-            raise AttributeError(f"a tensor has no attribute {name!r}")
+        if name not in METHODS:
+            if name.startswith("__"):  # Python asks for what there may be
+                raise AttributeError(name)
+            raise fault(AttributeError, f"a tensor has no {name!r}")
         return lambda *args, **kwargs: GL[name](self, *args, **kwargs)
 
 
@@ -210,6 +224,19 @@ class Accumulator:
 
     to = __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = misused
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = misused
+
+
+def layout_here(layout: KernelValue) -> Layout:
+    """
+    The layout that a tensor of the current partition is asked to have.
+
+    Raises:
+        LayoutError: None of its tensors can have it.
+    """
+    layout = unwrap(layout)
+    if flaw := flaw_of(layout, running().current.num_warps):
+        raise fault(LayoutError, f"{layout}: {flaw}")
+    return layout
 
 
 def as_tensor(value: KernelValue) -> Tensor:

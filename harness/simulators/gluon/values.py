@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 import triton.language as tl
 
-from harness.simulators.gluon.context import not_modelled
+from harness.simulators.gluon.context import fault, not_modelled
 from harness.simulators.triton_semantics import to_integer
 
 ml_dtypes: Any
@@ -68,8 +68,11 @@ def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
     What NumPy calls a dtype of Triton.
 
     Raises:
+        TypeError: It is none, or that of a pointer.
         NotModelled: It has no name there.
     """
+    if not isinstance(dtype, tl.dtype) or dtype.is_ptr():
+        raise fault(TypeError, f"expected a dtype of numbers, found {dtype}")
     if dtype not in NUMPY:
         without = " without the package ml_dtypes" if ml_dtypes is None else ""
         raise not_modelled(f"the dtype {dtype}{without}")
@@ -95,8 +98,17 @@ def unwrap(value: KernelValue) -> KernelValue:
 
 
 def shape_of(shape: KernelValue) -> tuple[int, ...]:
-    """The sizes of a block, given in any way that Gluon takes."""
-    return tuple(int(unwrap(size)) for size in unwrap(shape))
+    """
+    The sizes of a block, given in any way that Gluon takes.
+
+    Raises:
+        TypeError: They are no sizes.
+    """
+    sizes = unwrap(shape)
+    try:
+        return tuple(int(unwrap(size)) for size in sizes)
+    except TypeError:
+        raise fault(TypeError, f"expected the sizes of a block, found {sizes!r}") from None
 
 
 def poison(dtype: Dtype) -> Any:  # noqa: ANN401 -- a number of that dtype
@@ -123,11 +135,12 @@ def convert(values: Any, source: Dtype, target: Dtype) -> Any:  # noqa: ANN401 -
     What does not fit into an integer or into fp8 is the nearest that does, as the instructions in
     `harness.simulators.triton_semantics` have it.
     """
+    numpys = numpy_dtype(target)
     if target == tl.int1:
         return values != 0
     if source.is_floating() and target.is_int():
-        return to_integer(np.asarray(values), numpy_dtype(target))[()]
+        return to_integer(np.asarray(values), numpys)[()]
     if target in (tl.float8e4nv, tl.float8e5):
-        most = float(ml_dtypes.finfo(numpy_dtype(target)).max)
+        most = float(ml_dtypes.finfo(numpys).max)
         values = np.clip(np.asarray(values, np.float32), -most, most)
-    return np.asarray(values).astype(numpy_dtype(target))[()]
+    return np.asarray(values).astype(numpys)[()]
