@@ -28,6 +28,7 @@ Bullets: 02.1 what there is
 - hints: (1) add; (2) add again; (3) x + x + x.
 - bad input: n < 0 → ValueError.
 - sources: Arithmetic; a paper.
+coverage week02: 02.1→tripled; 02.M→tripled.
 
 ### week02/none
 - backend: python
@@ -116,8 +117,13 @@ def test_a_kata_is_made_like_another(mini, tmp_path):
     like = load_kata(mini / "katas/week01/doubled")
     tests = like.folder / "test_doubled.py"
     tests.write_text(tests.read_text().replace("import torch\n", "import torch\n\nSIZE = 3\n", 1))
+    toml = like.folder / "kata.toml"
+    # a setting among the keys that say what a kata is
+    text = toml.read_text().replace("difficulty =", "timeout_s = 77\ndifficulty =", 1)
+    toml.write_text(text)
     scaffold(mini, "week02/tripled", like=like)
     kata = load_kata(mini / "katas/week02/tripled")
+    assert kata.timeout_s == 77
     assert (kata.functions, kata.cases, kata.backend) == (("tripled",), like.cases, like.backend)
     assert kata.forbidden == like.forbidden
     assert kata.solution.read_text().startswith('"""Kata week02/tripled: one read, one write."""')

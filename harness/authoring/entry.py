@@ -117,7 +117,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
         if found := FIELD.match(line):
             key = found[1]
             fields[key] = found[2]
-        elif line.startswith("#"):
+        elif line.startswith(("#", "coverage week")):  # the week's, behind its last entry
             break
         elif key and line.strip():
             fields[key] += " " + line.strip()

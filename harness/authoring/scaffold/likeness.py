@@ -6,9 +6,11 @@ import re
 from harness.base.errors import UsageProblem
 from harness.content.kata import Kata
 
-OPTIONAL = re.compile(
-    r"^(forbidden|writes|refuses|in_place|int64_rows|repeats|profile|extra|timeout_s)\b", re.M
-)
+# keys of kata.toml that say what this kata is, and nothing of how it is judged
+ITS_OWN = {
+    "title", "teaches", "covers", "backend", "functions", "difficulty", "minutes", "requires",
+    "hints", "sources",
+}  # fmt: skip
 
 
 class Likeness:
@@ -30,8 +32,8 @@ class Likeness:
         """What follows the keys that every kata.toml has, but for [stub]."""
         text = (self.kata.folder / "kata.toml").read_text(encoding="utf-8")
         keys, *tables = re.split(r"^(?=\[)", text, flags=re.M)
-        optional = OPTIONAL.search(keys)
-        kept = [keys[optional.start() :]] if optional else []
+        settings = re.split(r"^(?=\w+ *=)", keys, flags=re.M)
+        kept = [one for one in settings if one.partition("=")[0].strip() not in {"", *ITS_OWN}]
         kept += [one for one in tables if not one.startswith("[stub")]
         return self._mark + self._renamed("".join(kept)).rstrip()
 
