@@ -175,7 +175,7 @@ def test_who_is_new_is_offered_what_is_easy_and_every_backend_has_a_way_in():
     assert first.kata == "vector_add"
     assert max(curriculum.katas[one.kata].difficulty for one in (first, *others)) <= 2
     katas = curriculum.katas.values()
-    # what the first weeks use can be begun with; Hopper's kernels build on what other backends teach
+    # what the first weeks use can be begun with; what comes later may build on other backends
     at_once = {kata.backend for kata in katas if not kata.requires}
     assert at_once >= {kata.backend for kata in katas if kata.week <= 4}
     ways_in = {
