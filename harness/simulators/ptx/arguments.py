@@ -100,7 +100,8 @@ class Launch:
         schedule: None runs all threads in lockstep; a number lets one warp after the other run
             until it waits, in a random order of that seed.
         checked: Whether hazards are looked for.
-        most_steps: Instructions, each for all threads that stand at it, until a loop is endless.
+        most_steps: Instructions of a wave of blocks, each for all threads that stand at it, after
+            which a loop has no end.
     """
 
     grid: Shape

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.simulators.ptx.formats import READ, SIZE, UINT, WRITE, Array, i64
+from harness.simulators.ptx.formats import INTS, READ, SIZE, WRITE, Array, i64
 from harness.simulators.ptx.operands import Space, vector
 from harness.simulators.ptx.program import Instruction, Sink, Unsupported
 from harness.simulators.ptx.scheduler import Decoded
@@ -26,15 +26,76 @@ UPDATES: dict[str, Update] = {
 }
 
 
-def turns(places: Array) -> Array:
-    """For each access how many before it have the same place."""
+ACCUMULATED: dict[str, np.ufunc] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def updated(
+    word: str, kind: str, view: Array, places: Array, new: Array, other: Array | None
+) -> Array:
+    """
+    Let accesses to `view` take turns where they mean the same place; what each one found there.
+
+    Args:
+        word: The operation.
+        kind: The type it is made in.
+        view: Memory, as bits of that size; changed in place.
+        places: Indices, in the order of turns.
+        new: The operand of each access, as bits.
+        other: And the second one, of a compare-and-swap.
+    """
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     first = np.r_[True, ordered[1:] != ordered[:-1]]
-    start = np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0))
-    found = np.empty(len(ordered), i64)
-    found[order] = np.arange(len(ordered)) - start
-    return found
+    starts = np.flatnonzero(first)
+    longest = int(np.diff(np.r_[starts, len(ordered)]).max())
+    old = np.empty(len(places), view.dtype)
+    exact = word in ("exch", "cas") or kind in INTS or kind in ("f32", "f64")
+    known = word in ACCUMULATED or word in ("exch", "cas")
+    if exact and known and len(starts) < longest:
+        for start, stop in zip(starts, np.r_[starts[1:], len(ordered)], strict=True):
+            some, place = order[start:stop], ordered[start]
+            old[some], view[place] = _in_a_row(
+                word, kind, view[place], new[some], None if other is None else other[some]
+            )
+        return old
+    read, write, update = READ[kind], WRITE[kind], UPDATES[word]
+    begun = np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0))
+    turn = np.empty(len(ordered), i64)
+    turn[order] = np.arange(len(ordered)) - begun
+    for number in range(longest):
+        now = np.flatnonzero(turn == number)
+        old[now] = view[places[now]]
+        third = read(other[now]) if other is not None else None
+        view[places[now]] = write(update(read(old[now]), read(new[now]), third))
+    return old
+
+
+def _in_a_row(
+    word: str,
+    kind: str,
+    held: Any,  # noqa: ANN401 -- a number
+    new: Array,
+    other: Array | None,
+) -> tuple[Array, Any]:
+    """What accesses to one place find there one after the other, and what they leave."""
+    if word == "exch":
+        return np.r_[np.array([held], new.dtype), new[:-1]], new[-1]
+    if word == "cas":
+        assert other is not None
+        old, start = np.empty(len(new), new.dtype), 0
+        while start < len(new):
+            hits = np.flatnonzero(new[start:] == held)
+            stop = start + int(hits[0]) + 1 if len(hits) else len(new)
+            old[start:stop] = held
+            held = other[stop - 1] if len(hits) else held
+            start = stop
+        return old, held
+    chain = np.concatenate([np.array([held], new.dtype), new])
+    bits = WRITE[kind](ACCUMULATED[word].accumulate(READ[kind](chain)))
+    return bits[:-1], bits[-1]
 
 
 class Atomics(Warp):
@@ -53,7 +114,6 @@ class Atomics(Warp):
         second = self.source(args[2], raw) if word == "cas" else None
         wanted = ins.op == "atom" and not isinstance(ins.args[0], Sink)
         put = self.lanes(ins.args[0], kind) if wanted else None
-        read, write, update = READ[kind], WRITE[kind], UPDATES[word]
 
         def act(memory: Any, threads: Array, where: Array) -> None:  # noqa: ANN401 -- a Space
             new = self.lanes_of(first(), threads)
@@ -61,14 +121,7 @@ class Atomics(Warp):
             self.spin += word in ("cas", "exch") or (ins.op == "atom" and not new.any())
             other = self.lanes_of(second(), threads) if second is not None else None
             at = self._place(ins, memory, threads, where, size)
-            order, view = turns(at), memory.views.by[size]
-            old = np.empty(len(threads), UINT[size])
-            for turn in range(int(order.max()) + 1):
-                now = np.flatnonzero(order == turn)
-                place = at[now] // size
-                old[now] = view[place]
-                third = read(other[now]) if other is not None else None
-                view[place] = write(update(read(old[now]), read(new[now]), third))
+            old = updated(word, kind, memory.views.by[size], at // size, new, other)
             self._count(ins, memory, threads, at)
             if put is not None:
                 put(old)

@@ -31,7 +31,7 @@ from harness.simulators.ptx.program import Unsupported
 from harness.simulators.ptx.sources import Source, hazards_of, source_of
 from harness.simulators.ptx.state import Module
 
-MOST_STEPS = 300_000  # of a launch: a few seconds
+MOST_STEPS = 100_000  # of a wave of blocks: a few seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Settings:
         raising: Whether a launch with hazards raises them.
         arch: The GPU that is built for.
         shared_bytes: The shared memory that a block may have.
-        most_steps: Instructions of a launch until it is said never to end.
+        most_steps: Instructions of a wave of blocks until it is said never to end.
     """
 
     schedule: int | None = None

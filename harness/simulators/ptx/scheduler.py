@@ -72,7 +72,8 @@ class Scheduler(Operands):
         """
         plain, control, following = self.plain, self.control, self.following
         warps, threads = self.warp_executions, self.thread_executions
-        most, steps = self.launch.most_steps, self.steps
+        steps = self.steps
+        most = steps + self.launch.most_steps
         self.spin = 0
         while True:
             ready = [number for number, group in enumerate(self.groups) if group]
@@ -115,7 +116,8 @@ class Scheduler(Operands):
                     break
                 if steps > most:
                     self.steps = steps
-                    text = f"{self.who(self.active()[0])} still runs after {most:,} steps"
+                    limit = self.launch.most_steps
+                    text = f"{self.who(self.active()[0])} still runs after {limit:,} steps"
                     self.report("endless", self.code[pc], text)
                     raise PtxError(text)
 
