@@ -11,6 +11,7 @@ FILES = {
     **dict.fromkeys(("transpose", "layernorm", "tma", "gemm", "ws"), FOLDER / "kernels.py"),
     **dict.fromkeys(("fa3", "pair", "relay", "pingpong", "scan"), FOLDER / "pipelines.py"),
 }
+FILES["grouped"] = FOLDER / "aggregates.py"
 BUGS = tomllib.loads((FOLDER / "bugs.toml").read_text(encoding="utf-8"))
 VARIANTS = tomllib.loads((FOLDER / "variants.toml").read_text(encoding="utf-8"))
 
@@ -85,6 +86,10 @@ def pingpong(module, m=200, n=136, k=264):
     return _product(module.pingpong, m, n, k)
 
 
+def grouped(module, m=300, n=520, k=136):
+    return _product(module.grouped_gemm, m, n, k)
+
+
 def fa3(module, length=200, causal=False):
     q, k, v = (numbers(length, 64, seed=seed).half() for seed in range(3))
     scores = q.double() @ k.double().T / 8
@@ -109,7 +114,7 @@ def scan(module):
 
 CASES = {
     one.__name__: one
-    for one in (transpose, layernorm, tma, gemm, ws, fa3, pair, relay, pingpong, scan)
+    for one in (*(transpose, layernorm, tma, gemm, ws, fa3, pair, relay, pingpong, scan, grouped),)
 }
 EDGES = {
     "one row": ("layernorm", {"rows": 1}),

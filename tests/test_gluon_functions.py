@@ -312,6 +312,7 @@ BUILT = {
     "pair_gemm": ("wgmma.mma_async", "setmaxnreg"),
     "pingpong": ("wgmma.mma_async", "setmaxnreg"),
     "relay": ("cp.async.bulk.tensor", "fence.proxy.async"),
+    "grouped_gemm": ("wgmma.mma_async", "cp.async.bulk.tensor"),
     "scan_rows": ("cp.async.mbarrier.arrive", "mbarrier.try_wait"),
 }
 

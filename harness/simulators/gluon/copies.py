@@ -21,7 +21,7 @@ from harness.simulators.gluon.layouts import Layout, LayoutError, equal
 from harness.simulators.gluon.mbarriers import count_waiting
 from harness.simulators.gluon.shared_memory import SharedMemory, as_memory
 from harness.simulators.gluon.tensors import Table, Tensor, export, running, truth
-from harness.simulators.gluon.values import Array, KernelValue, poison, shape_of, unwrap
+from harness.simulators.gluon.values import Array, KernelValue, Sizes, poison, shape_of, unwrap
 
 CP_ASYNC: Table = {}
 TMA: Table = {}
@@ -126,9 +126,10 @@ class Descriptor:
         self.dtype, self.layout = base.dtype.element_ty, layout
         self.padding, self.name = padding, name
         self.shape, self.strides, self.block_shape = (
-            [int(unwrap(one)) for one in each] for each in (shape, strides, block_shape)
+            Sizes(int(unwrap(one)) for one in each) for each in (shape, strides, block_shape)
         )
         self.block_type = gl._core.block_type(self.dtype, self.block_shape)
+        self.block_type.shape = self.block_shape
         self.view = strided(base, self.shape, self.strides)
         self.nbytes_per_cta = math.prod(self.block_shape) * self.view.itemsize
 

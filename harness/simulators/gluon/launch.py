@@ -122,10 +122,14 @@ class Simulator:
         bound.apply_defaults()
         named = dict(bound.arguments)
         constants = {one.name for one in kernel.params if one.is_constexpr}
-        actual = [_argument(name, value, name in constants) for name, value in named.items()]
+        binder = Binder()
+        actual = [
+            binder.bind(unwrap(value)) if name in constants else _argument(name, value)
+            for name, value in named.items()
+        ]
         self._note_extents(named, constants)
         sizes = [*(grid(named) if callable(grid) else grid), 1, 1][:3]
-        fn = Binder().function(kernel.fn)
+        fn = binder.function(kernel.fn)
         self.tally.launches += 1
         before = now.listener
         now.listener = self
@@ -167,7 +171,7 @@ class Simulator:
                 self.extents.add(unwrap(value))
 
 
-def _argument(name: str, value: Any, constant: bool) -> KernelValue:  # noqa: ANN401
+def _argument(name: str, value: Any) -> KernelValue:  # noqa: ANN401
     """A launch's argument as the kernel has it."""
     if isinstance(value, torch.Tensor):
         return pointer_to(value, name)
@@ -181,12 +185,9 @@ def _argument(name: str, value: Any, constant: bool) -> KernelValue:  # noqa: AN
             getattr(value, "padding", "zero"),
             name,
         )
-    if isinstance(value, (tuple, list)) and not constant:
-        parts = [_argument(f"{name}[{at}]", one, False) for at, one in enumerate(value)]
-        return type(value)(parts)
-    if constant or not isinstance(value, (bool, int, float)):
-        return unwrap(value)
-    return as_tensor(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_argument(f"{name}[{at}]", one) for at, one in enumerate(value))
+    return as_tensor(value) if isinstance(value, (bool, int, float)) else unwrap(value)
 
 
 # ---- in the place of a GPU ------------------------------------------------------------------

@@ -18,6 +18,7 @@ from harness.simulators.gluon.values import (
     Array,
     Dtype,
     KernelValue,
+    Sizes,
     numpy_dtype,
     shape_of,
     unwrap,
@@ -41,9 +42,9 @@ class SharedMemory:
         self.offset: int = start - base
 
     @property
-    def shape(self) -> list[int]:
+    def shape(self) -> Sizes:
         """Sizes along each axis."""
-        return list(self.view.shape)
+        return Sizes(self.view.shape)
 
     @property
     def rank(self) -> int:

@@ -20,6 +20,7 @@ from harness.simulators.gluon.values import (
     Array,
     Dtype,
     KernelValue,
+    Sizes,
     convert,
     number,
     numpy_dtype,
@@ -130,9 +131,9 @@ class Tensor:
         return self._values
 
     @property
-    def shape(self) -> list[int]:
+    def shape(self) -> Sizes:
         """Sizes along each axis."""
-        return list(self.product.shape if self.product is not None else self._values.shape)
+        return Sizes(self.product.shape if self.product is not None else self._values.shape)
 
     @property
     def numel(self) -> int:
@@ -209,7 +210,7 @@ class Accumulator:
 
     def __init__(self, product: Operation, dtype: Dtype, layout: Layout) -> None:
         self.product, self.dtype, self.layout = product, dtype, layout
-        self.shape = list(product.shape)
+        self.shape = Sizes(product.shape)
 
     def misused(self, *_: object, **__: object) -> Tensor:
         """Tell of a use before the wait, and go on without its values."""

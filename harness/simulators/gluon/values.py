@@ -63,6 +63,16 @@ TORCH: dict[torch.dtype, Dtype] = {
 INT32 = range(-(2**31), 2**31)
 
 
+class Sizes(list[int]):
+    """The shape of something; in a kernel lists and tuples are one and the same."""
+
+    def __add__(self, other: Any) -> "Sizes":  # type: ignore[override]  # noqa: ANN401
+        return Sizes([*self, *other])
+
+    def __radd__(self, other: Any) -> "Sizes":  # noqa: ANN401
+        return Sizes([*other, *self])
+
+
 def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
     """
     What NumPy calls a dtype of Triton.
