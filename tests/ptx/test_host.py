@@ -23,6 +23,10 @@ extern "C" __global__ void columns(const float* x, float* y, int n, int stride) 
     y[threadIdx.x] = x[threadIdx.x * stride];
 }
 
+extern "C" __global__ void gathered(const char* x, char* y, long long stride) {
+    y[threadIdx.x] = x[threadIdx.x / 8 * stride + threadIdx.x % 8];
+}
+
 extern "C" __global__ void reversed(float* x) {
     __shared__ float tile[64];
     tile[threadIdx.x] = x[threadIdx.x];
@@ -60,6 +64,15 @@ def test_views_keep_their_place_in_their_storage():
         launch("columns", home[:, 1], y, 3, 4, block=3)
     assert y.tolist() == [1, 5, 9]
     assert p.counters["global_load_sectors"] == 2  # bytes 4, 20 and 36 of the allocation
+
+
+def test_rows_may_lie_further_apart_than_31_bits_count():
+    home = torch.empty(2**31 + 8, dtype=torch.uint8)  # of which two pages are touched
+    rows = home.as_strided((2, 8), (2**31, 1))
+    rows.copy_(torch.arange(16).reshape(2, 8))
+    y = torch.zeros(2, 8, dtype=torch.uint8)
+    launch("gathered", rows, y, rows.stride(0), block=16)
+    assert torch.equal(y, rows)
 
 
 def test_arguments_that_overlap_are_one_memory():

@@ -22,11 +22,13 @@ class Region(NamedTuple):
         contents: Its bytes; what the kernel stores is written back to them.
         lead: Bytes between the start of the allocation and the first one, which decide how
             accesses fall into sectors.
+        continued: Whether it is another piece of the allocation of the region before it.
     """
 
     name: str
     contents: Array
     lead: int = 0
+    continued: bool = False
 
 
 class Pointer(NamedTuple):

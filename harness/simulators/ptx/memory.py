@@ -9,8 +9,8 @@ from harness.simulators.ptx.program import Instruction
 from harness.simulators.ptx.view import View
 
 # generic addresses say by their upper bits which memory they mean
-SHARED_WINDOW, LOCAL_WINDOW, GLOBAL_BASE = 0x0100_0000_0000, 0x0200_0000_0000, 0x7000_0000_0000
-BUFFER_BITS = 36  # each buffer has so many bits of addresses to itself
+SHARED_WINDOW, LOCAL_WINDOW, GLOBAL_BASE = 1 << 40, 2 << 40, 1 << 52
+WINDOW_BITS = 40  # each allocation has so many bits of addresses to itself
 UNWRITTEN = 0xFF  # NaN in every float
 SECTOR_BYTES = 32
 GUARD = 256  # bytes at the start, which take what went astray
@@ -49,18 +49,22 @@ class GlobalMemory:
         self.state = state
         self.buffers: list[Buffer] = []
         self.size = GUARD  # of the arena
+        self._windows: list[int] = []  # the first buffer of each allocation
         self._contents: list[tuple[int, Array]] = []
 
-    def add(self, name: str, contents: Array, lead: int = 0) -> int:
+    def add(self, name: str, contents: Array, lead: int = 0, home: int | None = None) -> int:
         """
-        Take in a buffer; its address, `lead` bytes past a multiple of 512.
+        Take in a buffer; its address, `lead` bytes past the start of an allocation.
 
         Args:
             name: What reports call it.
             contents: Its bytes, which are copied.
             lead: Bytes between the allocation's start and the buffer's.
+            home: The last allocation, of which this is another piece; None for a new one.
         """
-        start = GLOBAL_BASE + (len(self.buffers) << BUFFER_BITS) + lead
+        if home is None:
+            self._windows.append(len(self.buffers))
+        start = GLOBAL_BASE + (len(self._windows) - 1 << WINDOW_BITS) + lead
         offset = self.size + lead % 256
         self.buffers.append(Buffer(name, start, contents.nbytes, offset))
         self._contents.append((offset, contents))
@@ -83,8 +87,9 @@ class GlobalMemory:
 
     def locate(self, ins: Instruction, threads: Array, addresses: Array, size: int) -> Array:
         """Where among all bytes the addresses lie."""
-        number = (int(addresses[0]) - GLOBAL_BASE) >> BUFFER_BITS
-        if 0 <= number < len(self.buffers):
+        window = (int(addresses[0]) - GLOBAL_BASE) >> WINDOW_BITS
+        if 0 <= window < len(self._windows):
+            number = self._windows[window]
             low, high = int(addresses.min()), int(addresses.max())
             one = self.buffers[number]
             if one.start <= low and high + size <= one.start + one.size:
@@ -108,7 +113,7 @@ class GlobalMemory:
 
     def _where(self, number: int, address: int) -> str:
         one = self.buffers[number]
-        if address < GLOBAL_BASE - (1 << 20) or address > one.start + (1 << BUFFER_BITS - 1):
+        if address < GLOBAL_BASE - (1 << 20) or address > one.start + (1 << WINDOW_BITS - 1):
             return f"{address:#x}, which is in no buffer"
         beyond = number + 1 < len(self.buffers) and address > one.start + one.size
         if beyond and self.buffers[number + 1].start - address < address - one.start - one.size:

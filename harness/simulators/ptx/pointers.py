@@ -1,8 +1,9 @@
 """The memory of PyTorch's CPU tensors as regions of global memory."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from harness.cuda import TENSOR_MAP_BYTES
 from harness.simulators.ptx.arguments import Pointer, Region, TensorMap
 from harness.simulators.ptx.formats import u8
 
+MOST_GAPS = 1 << 26  # bytes: where a tensor has more, its rows are taken one by one
 MARK = 0x7FFF_0000_0000_0000  # what no address begins with: behind it stand region and offset
 OFFSET_BITS = 40
 
@@ -40,28 +42,26 @@ class Memory:
     def add(self, tensors: Sequence[Any]) -> None:
         """Take in tensors; those that overlap become one piece."""
         self._alive += tensors
-        found = []
-        for tensor in tensors:
-            start = int(tensor.data_ptr())
-            extent = sum(
-                (size - 1) * stride
-                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            )
-            nbytes = (extent + 1) * tensor.element_size() if tensor.numel() else 0
-            words = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
-            storage = int(tensor.untyped_storage().data_ptr())
-            found.append(Span(start, start + nbytes, [f"a {words} tensor"], storage))
         self.spans = []
-        for span in sorted(found, key=lambda one: (one.start, one.end)):
+        for span in sorted(
+            (span for tensor in tensors for span in _spans(tensor)),
+            key=lambda one: (one.start, one.end),
+        ):
             last = self.spans[-1] if self.spans else None
             if last is not None and span.start < last.end:
                 last.end = max(last.end, span.end)
                 last.names += [name for name in span.names if name not in last.names]
             else:
                 self.spans.append(span)
+        homes = [None, *(one.storage for one in self.spans)]
         self.regions = [
-            Region(" and ".join(one.names), _bytes(one), one.start - one.storage)
-            for one in self.spans
+            Region(
+                " and ".join(one.names),
+                _bytes(one),
+                one.start - one.storage,
+                continued=one.storage == home and one.storage != 0,
+            )
+            for one, home in zip(self.spans, homes[:-1], strict=True)
         ]
 
     def address(self, where: str, tensor: Any) -> int:  # noqa: ANN401
@@ -97,6 +97,26 @@ class Memory:
             else:
                 found.append(content)
         return found
+
+
+def _spans(tensor: Any) -> Iterator[Span]:  # noqa: ANN401
+    """The memory of a tensor; rows that lie far apart are pieces of their own."""
+    size, start = tensor.element_size(), int(tensor.data_ptr())
+    words = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
+    storage = int(tensor.untyped_storage().data_ptr())
+    pairs = list(zip(tensor.shape, tensor.stride(), strict=True))
+    extent = sum((length - 1) * stride for length, stride in pairs) + 1
+    if not tensor.numel():
+        yield Span(start, start, [f"a {words} tensor"], storage)
+        return
+    apart: list[tuple[int, int]] = []
+    if extent * size > MOST_GAPS and extent > 4 * tensor.numel():
+        apart = [(length, stride) for length, stride in pairs if stride * size > MOST_GAPS]
+        extent -= sum((length - 1) * stride for length, stride in apart)
+    for index in product(*(range(length) for length, _ in apart)):
+        shift = sum(at * stride for at, (_, stride) in zip(index, apart, strict=True)) * size
+        first = start + shift
+        yield Span(first, first + extent * size, [f"a {words} tensor"], storage)
 
 
 def mapped(tensor: Any, box: Sequence[int], swizzle: int) -> TensorMap:  # noqa: ANN401

@@ -124,7 +124,8 @@ class State:
         self.regions: list[tuple[Region, int]] = []  # each with its buffer's number
         for region in arguments.regions:
             self.regions.append((region, len(self.global_memory.buffers)))
-            self.global_memory.add(region.name, region.contents, region.lead)
+            home = 0 if region.continued else None
+            self.global_memory.add(region.name, region.contents, region.lead, home)
         self._place_parameters(arguments)
         self._place_shared()
         self._place_variables()
