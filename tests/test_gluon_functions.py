@@ -295,6 +295,13 @@ def test_what_is_not_simulated_is_no_fault_of_the_kernel(tmp_path):
         transpose(module)
 
 
+def test_a_name_of_another_version_of_triton_is_none(tmp_path):
+    edits = [{"find": "z = gl.convert_layout(x", "replace": "z = gl.of_the_future(x"}]
+    module = changed("transpose", edits, tmp_path)
+    with simulating(), pytest.raises(AttributeError, match="of_the_future"):
+        transpose(module)
+
+
 def test_what_is_not_simulated_ends_a_run_as_an_error_of_the_harness():
     words = "gemm.py:3: expected code that the simulator models, found gl.x. Run it on a GPU."
     assert cause_of(words) == NOT_MODELLED_CAUSE

@@ -62,10 +62,11 @@ class Namespace:
         self._table = MODULES.get(module, {})
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the module has
+        found = getattr(self._module, name)  # a name of another version of Triton is none here
         if name in self._table:
             return self._table[name]
         short = self._module.__name__.rpartition(".")[2]
-        return self._binder.bind(getattr(self._module, name), f"{short}.{name}")
+        return self._binder.bind(found, f"{short}.{name}")
 
 
 class Binder:
