@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from harness.authoring.check import Part, check_katas, draw_katas, profile_katas
+from harness.authoring.check import (
+    Part,
+    Report,
+    check_katas,
+    draw_katas,
+    judge_matrix,
+    profile_katas,
+)
 from harness.authoring.contract import contract_problems
 from harness.authoring.matrix import remembered_kills
 from harness.authoring.scaffold import TEMPLATES, scaffold
@@ -77,6 +84,21 @@ def test_a_kill_counts_only_where_the_reference_passes(check, mini):
     report = check(whole=True)
     assert "solution fails test_fails: 1 + 1: expected 3, found 2" in report.problems
     assert all("test_fails" not in tests for tests in report.killed_by.values())
+
+
+def test_what_a_simulator_does_not_model_kills_nobody(mini):
+    message = "not modelled: f: expected PTX that the simulator models, found wgmma.sp"
+    outcomes = {"stub": "failed", "solution": "passed", "wrong:odd": "failed"}
+    stub = "doubled is still a stub: edit doubled.py"
+    events = [
+        {"impl": impl, "name": "test_it", "outcome": outcome, "cpu_s": 0.1, "measurements": [],
+         "message": {"stub": stub, "wrong:odd": message}.get(impl, "")}
+        for impl, outcome in outcomes.items()
+    ]  # fmt: skip
+    report = Report(kata=load_kata(mini / DOUBLED))
+    judge_matrix(report, events)
+    assert f"wrong:odd: no verdict of test_it: {message}" in report.problems
+    assert "wrong:odd lives: no test fails on it" in report.problems
 
 
 def test_what_the_author_has_still_to_write_keeps_nothing_from_being_judged(check, mini):

@@ -25,6 +25,7 @@ from harness.content.kata import Kata
 from harness.content.reached import keep_reached
 from harness.content.submission import resolve_all
 from harness.hardware.environment import SEEDS
+from harness.running.causes import NOT_MODELLED, stated_cause
 
 SLOW_S = 5.0  # CPU seconds of a reference on its own tests that are worth a note
 DRAWN_CASES = 2  # besides those that a kata lists
@@ -410,12 +411,17 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
         label: [
             event["name"]
             for event in found
-            if event["outcome"] == "failed" and event["name"] in sound
+            if event["outcome"] == "failed" and event["name"] in sound and _judged(event)
         ]
         for label, found in by_impl.items()
         if label.startswith(WRONG)
     }
     report.killed_by = kills
+    report.problems += [
+        f"{event['impl']}: no verdict of {event['name']}: {event['message']}"
+        for event in events
+        if event["impl"].startswith(WRONG) and not _judged(event)
+    ]
     if not part.tests:
         report.problems += _unmeasured(report.kata, by_impl["solution"])
     if not part.tests or part.wrong:
@@ -426,6 +432,11 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
         report.problems += _idle_tests(by_impl, kills)
     if report.solution_s > SLOW_S * cpu_pace():
         report.notes.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
+
+
+def _judged(event: Event) -> bool:
+    """Whether the code was judged: what a simulator does not model kills nobody."""
+    return stated_cause(event["message"]) != NOT_MODELLED
 
 
 def _stub_problems(events: Sequence[Event]) -> list[str]:
