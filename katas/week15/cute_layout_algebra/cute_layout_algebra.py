@@ -1,0 +1,151 @@
+"""Kata week15/cute_layout_algebra: layouts as functions, composed, complemented and divided.
+
+A layout maps a coordinate to an offset; its integer coordinates count colexicographically.
+"""
+
+from dataclasses import dataclass
+
+IntTuple = int | tuple  # an int, or a tuple of these, nested as deep as you like
+
+
+def flatten(tree: IntTuple) -> tuple[int, ...]:
+    """The leaves of an `IntTuple` from left to right: ((2, 3), 4) gives (2, 3, 4)."""
+    if isinstance(tree, int):
+        return (tree,)
+    return tuple(leaf for branch in tree for leaf in flatten(branch))
+
+
+def size(shape: IntTuple) -> int:
+    """How many elements a shape has: the product of its leaves."""
+    count = 1
+    for leaf in flatten(shape):
+        count *= leaf
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """
+    Shape and stride, two trees of the same form, as in ((2, 2), 3):((24, 2), 8).
+
+    Raises:
+        ValueError: the trees differ, a size is below 1, a stride below 0, or a tuple is empty.
+    """
+
+    shape: IntTuple
+    stride: IntTuple
+
+    def __post_init__(self) -> None:
+        if not _alike(self.shape, self.stride):
+            raise ValueError(f"stride: expected the form of {self.shape}, found {self.stride}")
+        if min(flatten(self.shape)) < 1:
+            raise ValueError(f"shape: expected sizes from 1, found {self.shape}")
+        if min(flatten(self.stride)) < 0:
+            raise ValueError(f"stride: expected strides from 0, found {self.stride}")
+
+    def __call__(self, crd: IntTuple) -> int:
+        """The offset of a coordinate."""
+        return crd2idx(crd, self)
+
+    def __str__(self) -> str:
+        return f"{self.shape}:{self.stride}".replace(" ", "")
+
+
+def _alike(one: IntTuple, other: IntTuple) -> bool:
+    """Whether both are ints, or both tuples of the same form, not empty."""
+    if type(one) is tuple and type(other) is tuple:
+        return 0 < len(one) == len(other) and all(map(_alike, one, other))
+    return type(one) is int and type(other) is int
+
+
+def cosize(layout: Layout) -> int:
+    """One more than the largest offset."""
+    modes = zip(flatten(layout.shape), flatten(layout.stride), strict=True)
+    return 1 + sum((count - 1) * stride for count, stride in modes)
+
+
+def crd2idx(crd: IntTuple, layout: Layout) -> int:
+    """
+    The offset of a coordinate.
+
+    Args:
+        crd: An int for the whole layout, or a tuple with a coordinate for each mode, which may
+            again be an int for the whole mode.
+        layout: Any.
+
+    Raises:
+        ValueError: `crd` is not of a form that fits the shape, or beyond it.
+    """
+    # TODO(kata): an int for a mode is a coordinate of that mode; check the form and the bounds
+    # (about 10 lines with helpers)
+    raise NotImplementedError
+
+
+def idx2crd(i: int, shape: IntTuple) -> IntTuple:
+    """
+    The `i`-th coordinate of a shape, of the shape's own form; the leftmost leaf runs fastest.
+
+    Raises:
+        ValueError: `i` is not in 0 .. size(shape) - 1.
+    """
+    raise NotImplementedError  # TODO(kata): the leftmost mode takes its share first (about 9 lines)
+
+
+def coalesce(layout: Layout) -> Layout:
+    """
+    The same function of an int with the fewest modes, not nested.
+
+    A single mode is returned as int:int, a layout of one element as 1:0.
+    """
+    # TODO(kata): leave out modes of one element, merge neighbours (about 15 lines with helpers)
+    raise NotImplementedError
+
+
+def composition(a: Layout, b: Layout) -> Layout:
+    """
+    The layout r with r(i) = a(b(i)): b's form, with a layout in place of each of its leaves.
+
+    What is in place of a leaf is coalesced. Beyond its size `a` goes on in the last mode of
+    coalesce(a).
+
+    Raises:
+        ValueError: a mode of the result would have to walk through two modes of coalesce(a) at a
+            time; the message begins with `b: `.
+    """
+    # TODO(kata): leaf by leaf of b; divide the stride out of a's modes, then the size (about 25
+    # lines with helpers)
+    raise NotImplementedError
+
+
+def complement(layout: Layout, bound: int) -> Layout:
+    """
+    What `layout` leaves out: the offsets at which its translates fill 0 .. bound - 1, in order.
+
+    Coalesced. Modes of `layout` with stride 0 count as one element. The last mode is rounded up
+    where `bound` is no multiple of what the others fill.
+
+    Raises:
+        ValueError: `bound` is below 1, or the modes of `layout` are not nested in each other; the
+            message begins with `bound: ` or `layout: `.
+    """
+    raise NotImplementedError  # TODO(kata): in the order of strides, the gaps (about 15 lines)
+
+
+def logical_divide(a: Layout, b: Layout) -> Layout:
+    """
+    Cuts `a` into tiles of the elements that `b` picks: mode 0 is the tile, mode 1 the tiles.
+
+    Raises:
+        ValueError: as `complement` of `b` and `composition`.
+    """
+    raise NotImplementedError  # TODO(kata): a after (b, rest of b) (3 lines with helpers)
+
+
+def logical_product(a: Layout, b: Layout) -> Layout:
+    """
+    Repeats `a` as `b` says: mode 0 is `a`, mode 1 where its copies begin.
+
+    Raises:
+        ValueError: as `complement` of `a` and `composition`.
+    """
+    raise NotImplementedError  # TODO(kata): (a, rest of a after b) (2 lines)
