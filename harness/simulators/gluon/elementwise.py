@@ -6,10 +6,11 @@ import numpy as np
 import torch
 import triton.language as tl
 
+from harness.simulators.gluon.arithmetic import binary
 from harness.simulators.gluon.compiler import promoted
 from harness.simulators.gluon.context import fault, not_modelled
 from harness.simulators.gluon.layouts import common
-from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, binary, export, meet, running
+from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, export, meet, running
 from harness.simulators.gluon.values import (
     Array,
     KernelValue,
