@@ -1,6 +1,7 @@
 """What the harness's own tests share: the tiny curriculum, and sessions over it."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,9 @@ from harness.running.runner import child_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 MINI = ROOT / "tests" / "fixtures" / "mini"
+
+# set by pytest-xdist in its workers: what they print would be folded like on a screen
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.hookimpl(tryfirst=True)
