@@ -61,6 +61,15 @@ def test_a_chain_of_flags_orders_blocks(run, schedule):
     assert found.found == []
 
 
+@pytest.mark.parametrize("schedule", [None, 0], ids=["lockstep", "warp by warp"])
+def test_lanes_may_come_to_a_barrier_out_of_a_loop_that_waits(run, schedule):
+    x, y = np.arange(256, dtype=np.int32), np.zeros(256, np.int32)
+    state, ticket = np.zeros(8, np.uint64), np.zeros(1, np.int32)
+    found = run("blocks", [x, y, state, ticket], name="lookback", grid=8, schedule=schedule)
+    assert (y == x.cumsum()).all()
+    assert found.found == []
+
+
 def test_a_grid_that_meets_at_a_barrier_is_in_order(run):
     x, out = np.zeros(40, np.float32), np.zeros(40, np.float32)
     found = run("grid", [x, out], grid=40, cooperative=True)

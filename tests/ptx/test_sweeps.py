@@ -90,6 +90,7 @@ def test_no_barrier_or_wait_can_be_left_out(ptx, name):
 
 
 def test_the_gluon_simulator_is_agreed_with(tmp_path):
+    pytest.importorskip("triton")
     names = ("ws", "fa3")
     done = subprocess.run(
         [sys.executable, "-m", "tests.ptx.compiled_gluon", *names],

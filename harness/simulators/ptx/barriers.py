@@ -49,9 +49,6 @@ class Barriers(Scheduler):
         barrier.came = barrier.came | self.mask
         if "arrive" not in ins.mods:
             barrier.at[pc] = barrier.at.get(pc, self.nobody()) | self.mask
-        if not self.whole_warps():
-            text = "only some lanes of a warp come to this barrier, the others are elsewhere"
-            self.report("divergent-barrier", ins, f"{self.who(self.active()[0])} {text}")
         self.release(number)
 
     def release(self, number: int) -> None:
@@ -64,7 +61,10 @@ class Barriers(Scheduler):
             missing = ~came & ~self.exited.reshape(self.blocks, -1)
             go = came.any(1) & ~missing.any(1)
         else:
-            warps = came.reshape(self.blocks, self.block_warps, 32).any(2).sum(1)
+            # a warp has come when all of its lanes have: one may be late, out of a loop that waits
+            lanes = came.reshape(self.blocks, self.block_warps, 32)
+            gone = self.exited.reshape(lanes.shape)
+            warps = ((lanes | gone).all(2) & lanes.any(2)).sum(1)
             go = warps * 32 >= barrier.count
         if not go.any():
             return
