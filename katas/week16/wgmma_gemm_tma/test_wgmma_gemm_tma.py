@@ -1,0 +1,107 @@
+"""What is special about a pipelined product: its ring of slots, its instructions, its sums."""
+
+import re
+
+import pytest
+import torch
+
+BUILD = {"m": 8192, "n": 8192, "k": 8192, "dtype": "float16"}  # a case of kata.toml: built once
+
+
+def integers(generator, *shape):
+    """Small ones, so that every product and sum is exact."""
+    return torch.randint(-3, 4, shape, generator=generator).half()
+
+
+# ---- sums ----------------------------------------------------------------------------------
+
+
+def test_small_integers_are_exact(kata, device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (integers(generator, *shape).to(device) for shape in ((65, 136), (136, 72)))
+    assert torch.equal(kata.wgmma_gemm_tma(a, b).double(), a.double() @ b.double())
+
+
+def test_products_are_summed_in_float32(kata, device):
+    # 513 terms of 10^4, then 511 of -10^4: far past float16 on the way, 20000 in the end
+    a = torch.full((2, 1024), 100.0, dtype=torch.float16, device=device)
+    b = torch.full((1024, 8), 100.0, dtype=torch.float16, device=device)
+    b[513:] *= -1
+    assert kata.wgmma_gemm_tma(a, b).tolist() == [[20000.0] * 8] * 2
+
+
+def test_nan_stays_in_its_row_and_column(kata, device):
+    a = torch.ones(20, 40, dtype=torch.float16, device=device)
+    b = torch.ones(40, 24, dtype=torch.float16, device=device)
+    a[3, 7] = b[7, 5] = float("nan")
+    want = torch.zeros(20, 24, dtype=torch.bool, device=device)
+    want[3] = want[:, 5] = True
+    assert torch.equal(kata.wgmma_gemm_tma(a, b).isnan(), want)
+
+
+def test_overflow_is_infinite(kata, device):
+    a = torch.tensor([[256.0], [-256.0]], device=device).half() * torch.eye(1, 8, device=device)
+    b = torch.full((8, 8), 256.0, dtype=torch.float16, device=device)
+    inf = float("inf")
+    assert kata.wgmma_gemm_tma(a.half(), b).tolist() == [[inf] * 8, [-inf] * 8]
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", ["a", "b"])
+def test_address_that_tma_cannot_take_is_refused(kata, device, of):
+    ones = torch.ones(65 * 64, dtype=torch.float16, device=device)
+    shifted, whole = ones[4 : 4 + 64 * 64].view(64, 64), ones[: 64 * 64].view(64, 64)
+    operands = {"a": whole, "b": whole, of: shifted}
+    with pytest.raises(ValueError, match=f"^{of}: "):
+        kata.wgmma_gemm_tma(**operands)
+
+
+def test_result_that_tma_cannot_take_is_refused(kata, device):
+    # b itself would do: its rows lie 16 elements apart
+    a = torch.ones(8, 8, dtype=torch.float16, device=device)
+    b = torch.ones(8, 16, dtype=torch.float16, device=device)[:, :12]
+    with pytest.raises(ValueError, match="^b: "):
+        kata.wgmma_gemm_tma(a, b)
+
+
+def test_rows_with_gaps_are_read_in_place(kata, dispatch):
+    wide = torch.ones(72, 144, dtype=torch.float16)
+    with dispatch() as counted:
+        c = kata.wgmma_gemm_tma(wide[:, :72], wide[:, 72:])
+    assert c.tolist() == [[72.0] * 72] * 72
+    assert counted.allocated_bytes == 72 * 72 * 2
+
+
+# ---- the pipeline --------------------------------------------------------------------------
+
+
+def test_loads_start_while_a_product_is_under_way(kata, hazards, cost):
+    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 1024), (1024, 64)))
+    with hazards() as seen:
+        kata.wgmma_gemm_tma(a, b)
+    cost.check("overlap", seen.overlap("TMA load", under="wgmma"))
+
+
+def test_every_byte_travels_by_tma(kata, hazards):
+    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 128), (128, 64)))
+    with hazards() as seen:
+        c = kata.wgmma_gemm_tma(a, b)
+    assert seen.amount("TMA load") == a.nbytes + b.nbytes
+    assert seen.amount("TMA store") == c.nbytes
+
+
+# ---- what is built for sm_90 ---------------------------------------------------------------
+
+
+def test_products_are_wide_wgmma_on_sm_90(kata, compiled):
+    (built,) = compiled(target="sm_90", **BUILD)
+    widths = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", built.ptx)
+    assert widths
+    assert min(map(int, widths)) >= 128
+
+
+def test_a_product_stays_in_flight_on_sm_90(kata, compiled):
+    (built,) = compiled(target="sm_90", **BUILD)
+    assert re.search(r"wgmma\.wait_group\.sync\.aligned\s+[1-7];", built.ptx)
