@@ -20,9 +20,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-cp_async_load = (
-    getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-)  # fmt: skip
+cp_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 DTYPES = {
     torch.float16: gl.float16,

@@ -136,9 +136,7 @@ class GluonMeter:
 
 def _known(name: str, names: tuple[str, ...]) -> None:
     if name not in names:
-        raise UsageProblem(
-            f"gluon_meter: expected one of {', '.join(names)}, found {name!r}."
-        )  # fmt: skip
+        raise UsageProblem(f"gluon_meter: expected one of {', '.join(names)}, found {name!r}.")
 
 
 @contextmanager

@@ -92,9 +92,7 @@ def tell_unwritten(mine: Access) -> None:
             passed.site,
         )
     else:
-        hazard(
-            "uninitialised-smem", f"{mine}, parts of which were never written", mine.site
-        )  # fmt: skip
+        hazard("uninitialised-smem", f"{mine}, parts of which were never written", mine.site)
 
 
 def tell_conflict(mine: Access, other: Access, *, ordered: bool) -> None:

@@ -181,9 +181,7 @@ class Program:
 
     def wait(self, over: Callable[[], bool], words: str, barrier: Barrier | None = None) -> None:
         """Let the others go on until something is true."""
-        waiting = Waiting(
-            over=over, words=words, barrier=barrier, site=site(), since=self.steps
-        )  # fmt: skip
+        waiting = Waiting(over=over, words=words, barrier=barrier, site=site(), since=self.steps)
         partition = self.current
         partition.waiting = waiting
         while not over():

@@ -36,9 +36,7 @@ class SharedMemory:
     ) -> None:
         self.allocation, self.view, self.dtype = allocation, view, dtype
         self.layout, self.label = layout, label
-        start, base = (
-            one.__array_interface__["data"][0] for one in (view, allocation.raw)
-        )  # fmt: skip
+        start, base = (one.__array_interface__["data"][0] for one in (view, allocation.raw))
         self.offset: int = start - base
 
     @property
