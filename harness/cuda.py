@@ -16,8 +16,22 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 
-# wgmma, setmaxnreg and the like are there only for who builds for exactly this architecture
-ARCHITECTURE_SPECIFIC = ("sm_90", "sm_100")
+from harness.nvrtc import BuildFailed, Kernel, asked, build, build_ptx
+from harness.tensor_maps import TENSOR_MAP_BYTES, TensorMap
+
+__all__ = [
+    "TENSOR_MAP_BYTES",
+    "BuildFailed",
+    "Config",
+    "Kernel",
+    "TensorMap",
+    "build",
+    "build_ptx",
+    "current_gpu",
+    "launch",
+    "packed",
+]
+
 MOST_THREADS = 1024  # of a block
 MOST_SHARED_BYTES = 48 * 1024  # of a block that asks for no more
 MOST_PORTABLE_CLUSTER = 8  # blocks
@@ -25,50 +39,7 @@ FLOATS = {2: "e", 4: "f", 8: "d"}  # how `struct` calls them, by bytes
 ENTRY = r"\.entry\s+{name}\s*\((.*?)\)"
 PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z])(\d+)[^\[,]*(?:\[(\d+)\])?")
 
-TENSOR_MAP_BYTES = 128
-SWIZZLES = (0, 32, 64, 128)  # bytes
-LONGEST_BOX = 256  # elements along each axis
-BOX_UNIT = 16  # bytes that addresses, strides and the rows of a box are multiples of
-# how the driver calls PyTorch's dtypes
-TENSOR_MAP_TYPES = {
-    "float16": "FLOAT16",
-    "bfloat16": "BFLOAT16",
-    "float32": "FLOAT32",
-    "float64": "FLOAT64",
-    "int32": "INT32",
-    "int64": "INT64",
-    "int8": "UINT8",  # what is copied is not looked at
-    "uint8": "UINT8",
-    "int16": "UINT16",
-    "float8_e4m3fn": "UINT8",
-    "float8_e5m2": "UINT8",
-}
-
 Shape = tuple[int, ...]
-
-
-class BuildFailed(RuntimeError):
-    """NVRTC refused the source; the message is what it said."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """
-    One kernel, built for one GPU.
-
-    Attributes:
-        name: What it is called in the source.
-        symbol: What it is called in `ptx` and `cubin`: the same for ``extern "C"``.
-        arch: What it was built for, as in "sm_90".
-        ptx: The PTX.
-        cubin: The machine code; empty where only the PTX was asked for.
-    """
-
-    name: str
-    symbol: str
-    arch: str
-    ptx: str
-    cubin: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,84 +79,6 @@ class Config:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
-    """
-    What TMA copies boxes of: for a parameter ``const __grid_constant__ CUtensorMap``.
-
-    The 128 bytes need no header: ``struct alignas(64) Map { char held[128]; };`` will do.
-
-    Attributes:
-        tensor: Rank 1 to 5, the last axis without gaps.
-        box: Elements of a box along each axis, in the tensor's order. Coordinates in a kernel
-            begin with the last axis.
-        swizzle: 0, or the 32, 64 or 128 bytes within which 16-byte pieces of a box change places.
-
-    Raises:
-        ValueError: A tensor map cannot describe it; the message says why.
-    """
-
-    tensor: Any
-    box: Shape
-    swizzle: int = 0
-
-    def __post_init__(self) -> None:
-        """Check what the driver would refuse without saying why."""
-        tensor, size = self.tensor, self.tensor.element_size()
-        if not 1 <= tensor.ndim <= 5 or len(self.box) != tensor.ndim:
-            raise ValueError(f"box: expected a size for each of 1 to 5 axes, found {self.box}")
-        if not all(1 <= one <= LONGEST_BOX for one in self.box):
-            raise ValueError(f"box: expected sizes from 1 to {LONGEST_BOX}, found {self.box}")
-        if self._dtype not in TENSOR_MAP_TYPES:
-            raise ValueError(f"tensor: expected one of {', '.join(TENSOR_MAP_TYPES)}")
-        if tensor.stride(-1) != 1:
-            raise ValueError(f"tensor: expected stride 1 along the last axis: {tensor.stride()}")
-        pitches = [stride * size for stride in tensor.stride()[:-1]]
-        if any(pitch % BOX_UNIT for pitch in pitches):
-            raise ValueError(f"tensor: expected strides of {BOX_UNIT} bytes, found {pitches}")
-        if self.swizzle not in SWIZZLES:
-            raise ValueError(f"swizzle: expected one of {SWIZZLES}, found {self.swizzle}")
-        row = self.box[-1] * size
-        if row % BOX_UNIT or (self.swizzle and row > self.swizzle):
-            most = f", {self.swizzle} at most" if self.swizzle else ""
-            raise ValueError(
-                f"box: expected rows of a multiple of {BOX_UNIT} bytes{most}, found {row}"
-            )
-
-    @property
-    def _dtype(self) -> str:
-        return str(self.tensor.dtype).removeprefix("torch.")
-
-    def encoded(self) -> bytes:
-        """The 128 bytes that the driver makes of it."""
-        from cuda.bindings import driver
-
-        words = driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{self._type}"
-        swizzle = f"{self.swizzle}B" if self.swizzle else "NONE"
-        sizes, rank = self.tensor.shape, self.tensor.ndim
-        pitches = [stride * self.tensor.element_size() for stride in self.tensor.stride()[:-1]]
-        made = _asked(
-            driver.cuTensorMapEncodeTiled(
-                getattr(*words),
-                rank,
-                self.tensor.data_ptr(),
-                [driver.cuuint64_t(size) for size in reversed(sizes)],
-                [driver.cuuint64_t(pitch) for pitch in reversed(pitches)],
-                [driver.cuuint32_t(one) for one in reversed(self.box)],
-                [driver.cuuint32_t(1)] * rank,
-                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
-                driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-            )
-        )
-        return ctypes.string_at(made.getPtr(), TENSOR_MAP_BYTES)
-
-    @property
-    def _type(self) -> str:
-        return TENSOR_MAP_TYPES[self._dtype]
-
-
 class Simulator(Protocol):
     """What launches go to where there is no GPU."""
 
@@ -200,125 +93,6 @@ class Simulator(Protocol):
 
 
 simulator: Simulator | None = None
-
-
-# ---- building ------------------------------------------------------------------------------
-
-
-@cache
-def build(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -> Kernel:
-    """
-    Build one kernel of `source` for a GPU that need not be there.
-
-    Args:
-        source: CUDA C++ (C++17).
-        name: The kernel, as C++ calls it: ``doubled``, or ``doubled<float>`` for a template.
-        arch: A GPU, as in "sm_90".
-        options: More options of NVRTC, as in ``("-DBLOCK=128",)``.
-
-    Raises:
-        BuildFailed: with what NVRTC said of the source.
-        RuntimeError: NVRTC or CUDA's headers are not installed.
-    """
-    program = _built(source, name, arch=_exact(arch), options=options)
-    nvrtc = _nvrtc()
-    try:
-        cubin = _read(nvrtc.nvrtcGetCUBIN, program, _asked(nvrtc.nvrtcGetCUBINSize(program)))
-        return _kernel(program, name, arch, cubin)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-def build_ptx(source: str, name: str, *, arch: str, options: tuple[str, ...] = ()) -> Kernel:
-    """As `build`, without machine code, which takes half of the time."""
-    virtual = _exact(arch).replace("sm_", "compute_")
-    program = _built(source, name, arch=virtual, options=options)
-    try:
-        return _kernel(program, name, arch, b"")
-    finally:
-        _nvrtc().nvrtcDestroyProgram(program)
-
-
-def _exact(arch: str) -> str:
-    return f"{arch}a" if arch in ARCHITECTURE_SPECIFIC else arch
-
-
-def _built(source: str, name: str, *, arch: str, options: tuple[str, ...]) -> Any:  # noqa: ANN401
-    """A program of NVRTC's, compiled."""
-    nvrtc = _nvrtc()
-    flags = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
-    flags += [f"--include-path={folder}" for folder in _include_folders()]
-    program = _asked(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
-    try:
-        _asked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
-        encoded = [flag.encode() for flag in (*flags, *options)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-        if int(status):
-            size = _asked(nvrtc.nvrtcGetProgramLogSize(program))
-            raise BuildFailed(_words(_read(nvrtc.nvrtcGetProgramLog, program, size)))
-    except BaseException:
-        nvrtc.nvrtcDestroyProgram(program)
-        raise
-    return program
-
-
-def _kernel(program: Any, name: str, arch: str, cubin: bytes) -> Kernel:  # noqa: ANN401
-    nvrtc = _nvrtc()
-    symbol = _asked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode()
-    ptx = _read(nvrtc.nvrtcGetPTX, program, _asked(nvrtc.nvrtcGetPTXSize(program)))
-    return Kernel(name=name, symbol=symbol, arch=arch, ptx=_text(ptx), cubin=cubin)
-
-
-@cache
-def _nvrtc() -> ModuleType:
-    """NVRTC's bindings, once its library is known to be there: a call would only say 'no'."""
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        raise RuntimeError(
-            f"CUDA C++: expected NVRTC, found none ({error}). pip install -e '.[cuda]'"
-        ) from None
-    return nvrtc  # type: ignore[no-any-return]
-
-
-@cache
-def _include_folders() -> tuple[str, ...]:
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    folders = {part: find_nvidia_header_directory(part) for part in ("cudart", "cccl")}
-    if missing := [part for part, folder in folders.items() if folder is None]:
-        raise RuntimeError(
-            f"CUDA C++: expected the headers of {' and '.join(missing)}, found none. "
-            "pip install -e '.[cuda]'"
-        )
-    return tuple(str(folder) for folder in folders.values())
-
-
-def _asked(answer: tuple[Any, ...]) -> Any:  # noqa: ANN401 -- a status, and what was asked for
-    """What a function of CUDA's gave back beside its status; RuntimeError for a bad status."""
-    status, *rest = answer
-    if int(status):
-        raise RuntimeError(f"CUDA: expected success, found {status.name} ({int(status)})")
-    return rest[0] if rest else None
-
-
-def _read(getter: Any, program: Any, size: int) -> bytes:  # noqa: ANN401 -- NVRTC's own
-    buffer = b" " * size
-    _asked(getter(program, buffer))
-    return buffer
-
-
-def _text(content: bytes) -> str:
-    return content.decode(errors="replace").rstrip("\0 \n")
-
-
-def _words(log: bytes) -> str:
-    """What NVRTC said of the source; that it lacks the kernel only where nothing else is wrong."""
-    said = _text(log).split("\n\n")
-    own = [one for one in said if not one.startswith("__nv_name_map")]
-    return "\n\n".join(own if len(own) > 1 else said)  # the last one only counts
 
 
 # ---- arguments -----------------------------------------------------------------------------
@@ -486,7 +260,7 @@ def start(kernel: Kernel, config: Config, arguments: Sequence[object]) -> None:
     if config.cluster > MOST_PORTABLE_CLUSTER:
         _set(driver, loaded, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
     function = driver.CUfunction(int(loaded))
-    _asked(driver.cuLaunchKernelEx(asked, function, ctypes.addressof(addresses), 0))
+    asked(driver.cuLaunchKernelEx(asked, function, ctypes.addressof(addresses), 0))
 
 
 @cache
@@ -494,8 +268,8 @@ def _loaded(kernel: Kernel, device: int) -> Any:  # noqa: ANN401 -- the driver's
     """The kernel in the memory of the current GPU, which `device` is."""
     from cuda.bindings import driver
 
-    library = _asked(driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0))
-    return _asked(driver.cuLibraryGetKernel(library, kernel.symbol.encode()))
+    library = asked(driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0))
+    return asked(driver.cuLibraryGetKernel(library, kernel.symbol.encode()))
 
 
 def _attributes(driver: ModuleType, config: Config) -> list[Any]:
@@ -521,5 +295,5 @@ def _set(driver: ModuleType, kernel: Any, name: str, value: int) -> None:  # noq
     import torch
 
     attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-    device = _asked(driver.cuDeviceGet(torch.cuda.current_device()))
-    _asked(driver.cuKernelSetAttribute(attribute, value, kernel, device))
+    device = asked(driver.cuDeviceGet(torch.cuda.current_device()))
+    asked(driver.cuKernelSetAttribute(attribute, value, kernel, device))

@@ -251,7 +251,12 @@ def _scratch_folder() -> Path:
 def _cache_key(request: CompileRequest) -> str:
     """Everything the facts of a file on its own depend on, the code that reads them included."""
     here = Path(__file__).parent
-    ours = (here / "compile_worker.py", here / "kernel_facts.py", here.with_name("cuda.py"))
+    ours = (
+        here / "compile_worker.py",
+        here / "kernel_facts.py",
+        here.with_name("cuda.py"),
+        here.with_name("nvrtc.py"),
+    )
     parts = [
         request.file.read_bytes(),
         request.oracle.read_bytes(),
