@@ -81,6 +81,13 @@ def test_arguments_that_overlap_are_one_memory():
     assert torch.equal(x, torch.cat([torch.zeros(1), 2 * torch.arange(64.0)]))
 
 
+def test_zero_is_a_number_beside_an_empty_tensor():
+    # whose address is 0, too
+    y = torch.zeros(64)
+    launch("doubled", torch.empty(0), y, 0)
+    assert not y.any()
+
+
 def test_an_address_may_be_a_number():
     x, y = torch.arange(64.0), torch.zeros(64)
     with ptx_meter(raising=False):

@@ -89,7 +89,7 @@ class Memory:
                 found.append(self.maps[content[len(TENSOR_MAP)]])
                 continue
             number = int.from_bytes(content, "little") if len(content) == 8 else 0
-            if number & MARK != MARK:
+            if number and number & MARK != MARK:  # 0 is where empty tensors are, and every int 0
                 number = self._marked(number)
             if number & MARK == MARK and number >> 63 == 0:
                 region = (number & ~MARK) >> OFFSET_BITS
