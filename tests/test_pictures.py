@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,6 +151,18 @@ def test_what_has_no_time_has_its_counted_bytes_and_no_rate(kata, monkeypatch):
     assert slow.seconds is slow.share is None
     assert math.isnan(slow.flops_per_s)
     assert math.isnan(slow.bytes_per_s)
+
+
+def test_integers_stand_at_the_rate_that_a_threshold_names(kata, monkeypatch):
+    monkeypatch.setattr(roofline, "costs_of", lambda *_: [Cost(flops=100, bytes=800)])
+    words = [replace(one, case={**one.case, "dtype": "uint32"}) for one in kata.cost]
+    rungs = [Rung(name="solution", values={"bytes_moved": 800.0})]
+    for named, rate in ((None, "uint32"), ("float32", "float32")):
+        speed = tuple(replace(one, dtype=named) for one in kata.speed)
+        (one,) = roofline.counted_entries(
+            replace(kata, cost=tuple(words), speed=speed), rungs, timed=[]
+        )
+        assert one.dtype == rate
 
 
 def test_counting_is_for_versions_without_a_time(kata):

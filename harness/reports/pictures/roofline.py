@@ -121,7 +121,7 @@ def timed_entries(kata: Kata, profile: Profile, timings: Timings) -> list[Entry]
     entries: dict[tuple[str, str], Entry] = {}
     for (impl, name), timing in known.items():
         limit, cost = limits[name], costs[name]
-        dtype = limit.dtype or str(limit.case.get("dtype", "float32"))
+        dtype = _rate(kata, limit.case)
         ideal_s = speed_of_light(cost, dtype, profile)
         times = {impl: ideal_s / timing.value}
         if limit.kind == "baseline":
@@ -170,7 +170,7 @@ def counted_entries(kata: Kata, rungs: Iterable[Rung], timed: Sequence[Entry]) -
             kata=kata.name,
             impl=names.get(rung.name, rung.name),
             case=words(case),
-            dtype=str(case.get("dtype", "float32")),
+            dtype=_rate(kata, case),
             cost=Cost(flops=cost.flops, bytes=rung.values[name], special=cost.special),
             least=cost.bytes,
             seconds=None,
@@ -180,6 +180,12 @@ def counted_entries(kata: Kata, rungs: Iterable[Rung], timed: Sequence[Entry]) -
         for rung in rungs
         if rung.values.get(name) and names.get(rung.name, rung.name) not in has_time
     ]
+
+
+def _rate(kata: Kata, case: Case) -> str:
+    """The dtype whose arithmetic `case` runs at: that of a threshold by the clock, if it says so."""
+    named = next((one.dtype for one in kata.speed if one.dtype), None)
+    return named or str(case.get("dtype", "float32"))
 
 
 def _counted_threshold(kata: Kata) -> tuple[str, Case] | None:
