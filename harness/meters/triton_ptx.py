@@ -100,7 +100,7 @@ def _arguments(kernel: Any, given: Mapping[str, Any]) -> Arguments:  # noqa: ANN
     """What the PTX's parameters are, in order: constants are compiled in."""
     names = [name for name, kind in kernel.src.signature.items() if kind != CONSTANT]
     memory = Memory()
-    memory.add([given[name] for name in names if isinstance(given[name], torch.Tensor)])
+    memory.add({name: given[name] for name in names if isinstance(given[name], torch.Tensor)})
     metas = list(getattr(kernel.metadata, "tensordesc_meta", None) or [])
     values: list[object] = []
     for name in names:

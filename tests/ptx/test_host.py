@@ -8,6 +8,7 @@ from harness.base.errors import HarnessError, SubmissionError, UsageProblem
 from harness.meters.ptx import ptx_meter
 from harness.simulators.hazards import Hazard
 from harness.simulators.ptx import host
+from harness.simulators.ptx.sources import parameter_names
 
 SOURCE = r"""
 extern "C" __global__ void doubled(const float* x, float* y, int n) {
@@ -111,8 +112,23 @@ def test_a_hazard_is_raised_with_the_lines_of_this_file():
 
 def test_what_lies_past_a_view_is_out_of_bounds():
     home, y = torch.arange(128.0), torch.zeros(64)
-    with pytest.raises(Hazard, match=r"byte 256 of a 64 float32 tensor \(256 bytes\)"):
+    with pytest.raises(Hazard, match=r"byte 256 of x, a 64 float32 tensor \(256 bytes\)"):
         launch("past_the_end", home[:64], y)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel", "names"),
+    [
+        ("__global__ void f(const float* __restrict__ x, int n) {", "f", ["x", "n"]),
+        ("template <typename T>\n__global__ void __launch_bounds__(256)\nf(T (*x)[4], T y[N])\n{",
+         "f<float>", ["x", "y"]),
+        ("__global__ void g(int a) { }\n__global__ void f(int b, int c) {", "f", ["b", "c"]),
+        ("#define ALL int a, int b\n__global__ void f(ALL) {", "f", ["argument 0", "argument 1"]),
+    ],
+    ids=["plain", "an array", "the second", "a macro"],
+)  # fmt: skip
+def test_arguments_are_called_what_the_source_calls_them(text, kernel, names):
+    assert parameter_names(text, kernel, 2) == names
 
 
 def test_a_loop_without_an_end_is_named():

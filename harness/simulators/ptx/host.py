@@ -28,7 +28,7 @@ from harness.simulators.ptx.arguments import Arguments, Launch
 from harness.simulators.ptx.machine import Run, read_ptx, run_kernel
 from harness.simulators.ptx.pointers import Memory
 from harness.simulators.ptx.program import Unsupported
-from harness.simulators.ptx.sources import Source, hazards_of, source_of
+from harness.simulators.ptx.sources import Source, hazards_of, parameter_names, source_of
 from harness.simulators.ptx.state import Module
 
 MOST_STEPS = 100_000  # of a wave of blocks: a few seconds
@@ -170,7 +170,10 @@ def _launch(kernel: cuda.Kernel, config: cuda.Config, arguments: Sequence[object
     """
     settings = _simulator.settings
     memory = Memory()
-    memory.add([one for one in arguments if hasattr(one, "data_ptr")])
+    text = _texts.get(kernel.ptx, "")
+    names = parameter_names(text, kernel.name, len(arguments))
+    given = zip(names, arguments, strict=True)
+    memory.add({name: one for name, one in given if hasattr(one, "data_ptr")})
     values = memory.resolved(cuda.packed(kernel, arguments, memory.address, memory.encode))
     launch = Launch(
         grid=_three(config.grid),
@@ -190,9 +193,9 @@ def _launch(kernel: cuda.Kernel, config: cuda.Config, arguments: Sequence[object
             f"{kernel.name}: expected PTX that the simulator models, found {error}. "
             "On a GPU it may run."
         ) from None
-    for text in run.printed:
-        sys.stdout.write(text)
-    source = source_of(_texts.get(kernel.ptx, ""), kernel.name)
+    for words in run.printed:
+        sys.stdout.write(words)
+    source = source_of(text, kernel.name)
     hazards = hazards_of(run.found, source)
     if _simulator.observer is not None:
         _simulator.observer.finished(

@@ -1,7 +1,7 @@
 """The memory of PyTorch's CPU tensors as regions of global memory."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -39,12 +39,12 @@ class Memory:
     maps: list[TensorMap] = field(default_factory=list)
     _alive: list[Any] = field(default_factory=list)
 
-    def add(self, tensors: Sequence[Any]) -> None:
-        """Take in tensors; those that overlap become one piece."""
-        self._alive += tensors
+    def add(self, tensors: Mapping[str, Any]) -> None:
+        """Take in tensors by name; those that overlap become one piece."""
+        self._alive += tensors.values()
         self.spans = []
         for span in sorted(
-            (span for tensor in tensors for span in _spans(tensor)),
+            (span for name, tensor in tensors.items() for span in _spans(name, tensor)),
             key=lambda one: (one.start, one.end),
         ):
             last = self.spans[-1] if self.spans else None
@@ -99,15 +99,16 @@ class Memory:
         return found
 
 
-def _spans(tensor: Any) -> Iterator[Span]:  # noqa: ANN401
+def _spans(name: str, tensor: Any) -> Iterator[Span]:  # noqa: ANN401
     """The memory of a tensor; rows that lie far apart are pieces of their own."""
     size, start = tensor.element_size(), int(tensor.data_ptr())
-    words = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
+    kind = str(tensor.dtype).removeprefix("torch.")
+    words = f"{name}, a {'x'.join(map(str, tensor.shape))} {kind} tensor"
     storage = int(tensor.untyped_storage().data_ptr())
     pairs = list(zip(tensor.shape, tensor.stride(), strict=True))
     extent = sum((length - 1) * stride for length, stride in pairs) + 1
     if not tensor.numel():
-        yield Span(start, start, [f"a {words} tensor"], storage)
+        yield Span(start, start, [words], storage)
         return
     apart: list[tuple[int, int]] = []
     if extent * size > MOST_GAPS and extent > 4 * tensor.numel():
@@ -116,7 +117,7 @@ def _spans(tensor: Any) -> Iterator[Span]:  # noqa: ANN401
     for index in product(*(range(length) for length, _ in apart)):
         shift = sum(at * stride for at, (_, stride) in zip(index, apart, strict=True)) * size
         first = start + shift
-        yield Span(first, first + extent * size, [f"a {words} tensor"], storage)
+        yield Span(first, first + extent * size, [words], storage)
 
 
 def mapped(tensor: Any, box: Sequence[int], swizzle: int) -> TensorMap:  # noqa: ANN401

@@ -1,6 +1,7 @@
 """Where a line of CUDA C++ stands in the learner's file, and hazards told with such lines."""
 
 import linecache
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness.simulators.hazards import Hazard, Place
+from harness.simulators.ptx.parse import split_arguments
 from harness.simulators.ptx.state import Found
 
 HARNESS = str(Path(__file__).parents[2])
@@ -54,6 +56,17 @@ def source_of(text: str, kernel: str) -> Source:
     if at < 0:
         return Source(kernel, lines)
     return Source(kernel, lines, file, content[:at].count("\n"))
+
+
+def parameter_names(text: str, kernel: str, count: int) -> list[str]:
+    """What the source calls the kernel's parameters; numbers where it cannot be read."""
+    name = re.escape(kernel.partition("<")[0])
+    found = re.search(rf"__global__[^;{{]*?\b{name}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
+    parts = split_arguments(found[1]) if found else []
+    names = [re.findall(r"[A-Za-z_]\w*", re.sub(r"\[.*?\]", "", part)) for part in parts]
+    if len(names) != count or not all(names):
+        return [f"argument {number}" for number in range(count)]
+    return [words[-1] for words in names]
 
 
 def hazards_of(found: Sequence[Found], source: Source) -> tuple[Hazard, ...]:
