@@ -1,5 +1,8 @@
 """What simulators of asynchronous code share: how hazards are told, clocks, mbarriers."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from harness.cli.results import PARTS
@@ -139,3 +142,11 @@ def test_a_barrier_in_words_says_what_it_waits_for():
     assert str(full) == (
         "full[0]: phase 0 is incomplete, 1 of 3 arrivals, 64 bytes expected, 16 landed"
     )
+
+
+def test_the_glossary_tells_of_hazards_there_are():
+    text = (Path(__file__).parents[1] / "docs" / "hazards.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    told = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert told <= FIXES.keys()
+    assert {"missing-wait", "race", "deadlock", "endless"} <= told
