@@ -183,7 +183,7 @@ def counted_entries(kata: Kata, rungs: Iterable[Rung], timed: Sequence[Entry]) -
 
 
 def _rate(kata: Kata, case: Case) -> str:
-    """The dtype whose arithmetic `case` runs at: that of a threshold by the clock, if it says so."""
+    """The dtype at whose rate `case` computes: that of a threshold by the clock, if it has one."""
     named = next((one.dtype for one in kata.speed if one.dtype), None)
     return named or str(case.get("dtype", "float32"))
 
