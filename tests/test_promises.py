@@ -26,7 +26,7 @@ def trial(entry, *, backend="torch", cases=(CASE,)):
 
     def make_inputs(*, rows, cols, device, seed, **_):
         x, y = torch.ones(rows, cols), torch.ones(cols)
-        return {"x": x, "y": y} if backend == "torch" else {"x": x.numpy(), "y": y.numpy()}
+        return {"x": x.numpy(), "y": y.numpy()} if backend == "numba" else {"x": x, "y": y}
 
     oracle = SimpleNamespace(make_inputs=make_inputs, reference=lambda x, y: x + y)
     kata = SimpleNamespace(
@@ -199,6 +199,17 @@ def test_rows_lie_further_apart_than_31_bits_count():
     assert 2**31 <= last_row < 2**31 + 8
     with pytest.raises(AssertionError, match=r"^x, rows 2\*\*31 elements apart: result: "):
         assert_reaches_past_31_bits(trial(offsets_wrap), "x")
+
+
+def test_rows_far_apart_are_aligned_for_cuda():
+    seen = []
+
+    def entry(x, y):
+        seen.append((x.data_ptr() % 16, x.stride(0) * x.itemsize % 16))
+        return x + y
+
+    assert_reaches_past_31_bits(trial(entry, backend="cuda"), "x")
+    assert seen == [(0, 0)]
 
 
 def test_only_what_has_the_dtype_of_the_rows_is_narrowed():

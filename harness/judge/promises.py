@@ -23,6 +23,7 @@ from harness.judge.setting import Inputs
 from harness.judge.trial import ARRAY_BACKENDS, Trial
 
 PAST_31_BITS = 2**31
+ALIGNED = 16  # elements, of a byte or more
 
 
 def assert_refused(trial: Trial, refusal: Refusal) -> None:
@@ -91,7 +92,8 @@ def assert_reaches_past_31_bits(trial: Trial, name: str) -> None:
                 for key, one in inputs.items()
             }
         if len(inputs[name]) > 1:
-            inputs[name] = _far_apart(inputs[name])
+            aligned = trial.submission.kata.backend == "cuda"
+            inputs[name] = _far_apart(inputs[name], aligned=aligned)
             tried.add(form)
             assert_right = _judge_of(trial, inputs)
             try:
@@ -173,11 +175,13 @@ def _room(count: int, like: torch.Tensor) -> torch.Tensor:
     return torch.frombuffer(mmap.mmap(-1, count * like.itemsize, flags=flags), dtype=like.dtype)
 
 
-def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
+def _far_apart(tensor: torch.Tensor, *, aligned: bool) -> torch.Tensor:
     """The same values, the last row 2**31 elements or more behind the first one."""
     rows = len(tensor)
-    # odd: no descriptor can hold it, whose addresses have 64 bits anyway
-    apart = max(PAST_31_BITS // (rows - 1) + 1, tensor[0].numel()) | 1
+    apart = max(PAST_31_BITS // (rows - 1) + 1, tensor[0].numel())
+    # odd: no descriptor can hold it, whose addresses have 64 bits anyway. Where there are none,
+    # as CUDA C++ would have it, which may load 16 bytes at once
+    apart = -(-apart // ALIGNED) * ALIGNED if aligned else apart | 1
     room = _room((rows - 1) * apart + tensor[0].numel(), tensor)
     inner = torch.empty_like(tensor[0], memory_format=torch.contiguous_format).stride()
     return room.as_strided(tensor.shape, (apart, *inner)).copy_(tensor)
