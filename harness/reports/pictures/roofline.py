@@ -121,7 +121,7 @@ def timed_entries(kata: Kata, profile: Profile, timings: Timings) -> list[Entry]
     entries: dict[tuple[str, str], Entry] = {}
     for (impl, name), timing in known.items():
         limit, cost = limits[name], costs[name]
-        dtype = _rate(kata, limit.case)
+        dtype = limit.dtype or _rate(kata, limit.case)
         ideal_s = speed_of_light(cost, dtype, profile)
         times = {impl: ideal_s / timing.value}
         if limit.kind == "baseline":
