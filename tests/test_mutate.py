@@ -60,6 +60,48 @@ def test_a_line_has_the_mutants_that_it_should(line, expected):
     assert changed(f"    {line}\n") == {(line, one) for one in wanted}
 
 
+KERNELS = """
+SOURCE = r\'\'\'
+__device__ int given(int a) { return a + 1; }
+extern "C" __global__ void f(const float* x, float* y, int n) {
+%s
+}
+\'\'\'
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("int at = b * 4;  // 5 < 6", {"int at = b + 4;  // 5 < 6", "int at = b * 5;  // 5 < 6"}),
+        ("__syncthreads();", {";"}),
+        ("cp_wait<1>();", {";", "cp_wait<2>();"}),
+        ('asm volatile("wait %0, 3;" :: "n"(k) : "memory");', {";"}),
+        ("y[at] += min(x[at], z);", {"y[at] -= min(x[at], z);", "y[at] += max(x[at], z);"}),
+        (
+            "if (f(at) < n) return;",
+            {
+                "if (f(at) <= n) return;",
+                "if (f(at) >= n) return;",
+                "if (true) return;",
+                "if (false) return;",
+            },
+        ),
+        ("#pragma unroll 4", set()),
+    ],
+)
+def test_lines_of_a_kernel_have_mutants_too(line, expected):
+    stub = KERNELS % "    // TODO(kata)"
+    found = mutants_of(KERNELS % f"    {line}", stub)
+    assert {one.after for one in found} == expected
+    assert {(one.function, one.before, one.number) for one in found} <= {("f", line, 5)}
+
+
+def test_a_kernel_that_is_given_has_no_mutants():
+    text = KERNELS % "    y[0] = x[0] + 1;"
+    assert mutants_of(text, text) == []
+
+
 def test_a_range_ends_early_and_late():
     after = {after for _, after in changed("    return range(x, n)\n")}
     assert after == {

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from harness.authoring.cuda_mutants import edits_of
+
 Change = tuple[ast.AST, ast.AST]  # what stands there, and what stands in its place
 Key = tuple[str, str, str, int]
 T = TypeVar("T")
@@ -131,7 +133,29 @@ def mutants_of(reference: str, stub: str) -> list[Mutant]:
                     source=source,
                 )
             )
+    made += _of_kernels(reference, stub)
     return sorted(made, key=lambda one: one.number)
+
+
+def _of_kernels(reference: str, stub: str) -> Iterator[Mutant]:
+    """Mutants of kernels whose source is a text of the module."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for edit in edits_of(reference, stub):
+        source = reference[: edit.start] + edit.text + reference[edit.end :]
+        first = reference.rfind("\n", 0, edit.start) + 1
+        before = reference[first:].partition("\n")[0].strip()
+        after = source[first:].partition("\n")[0].strip()
+        if source == reference or not _compiles(source):
+            continue
+        seen[edit.kernel, before, after] += 1
+        yield Mutant(
+            function=edit.kernel,
+            before=before,
+            after=after,
+            nth=seen[edit.kernel, before, after],
+            number=reference.count("\n", 0, edit.start) + 1,
+            source=source,
+        )
 
 
 def _parts(source: str) -> dict[str, ast.stmt]:
