@@ -169,10 +169,21 @@ def test_diff_shows_mine_against_the_reference(kata_command, mini):
     assert "-# mine" in kata_command("diff", "doubled").stdout
 
 
+def test_source_keeps_its_long_lines_on_a_narrow_screen(kata_command, mini):
+    solution = mini / "solutions/week01/doubled.py"
+    long = "# " + "long " * 40 + "end"
+    solution.write_text(f"{solution.read_text()}\n{long}\n")
+    lines = kata_command("explain", "doubled", "--anyway", COLUMNS="60").stdout.splitlines()
+    assert long in lines
+    assert f"+{long}" in kata_command("diff", "doubled", COLUMNS="60").stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
         (["run", "doubed"], 2, "Did you mean doubled?"),
+        (["lst"], 2, "No such command 'lst'. Did you mean list"),
+        (["run", "week01"], 2, "to judge it: kata run --week 1"),
         (["run", "--week", "7"], 2, "expected 1 to 2, or several as in 1..4, found '7'"),
         (["run", "doubled", "--profile", "h20"], 2, "Did you mean h200_sxm?"),
         (["run", "doubled", "--seed", "99999999999999"], 2, "2147483647"),
@@ -218,6 +229,7 @@ def test_an_unwritable_home_is_named(kata_command, tmp_path):
 
 def test_hints_come_one_at_a_time(kata_command):
     shown = [kata_command("hint", "doubled").stdout for _ in range(4)]
+    assert ["That was the last one." in one for one in shown] == [False, False, False, True]
     assert [line.split(":")[0] for line in shown] == [
         "Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "Hint 3 of 3",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.base.errors import UsageProblem
-from harness.cli import main, screen
+from harness.cli import draw, main, screen
 from harness.cli.house import House
 from harness.cli.learn import editor
 from harness.learner.progress import Check, Measurement, Progress
@@ -91,7 +91,7 @@ def test_a_pass_with_help_says_why_it_is_no_cold_day(kata, committed):
     kata.call("start", "doubled")
     kata.call("hint", "doubled")
     write(committed)
-    assert "· no cold day: hints were shown: 1 ·" in kata.call("run", "doubled").output
+    assert "· no cold day: a hint was shown ·" in kata.call("run", "doubled").output
 
 
 def test_a_red_run_earns_nothing_and_names_one_next_step(kata, committed):
@@ -209,3 +209,16 @@ def test_lists_keep_to_80_columns(kata, monkeypatch, command):
     shown = kata.call(*command.split()).output
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
+
+
+def test_what_takes_long_says_for_how_long_and_how_to_end_it():
+    now = [0.0]
+    words = draw._Waiting("doubled on cpu", lambda: now[0])
+    told = {}
+    for now[0] in (4.9, 7.2, 31.0):
+        told[now[0]] = words.__rich__().plain
+    assert told == {
+        4.9: "doubled on cpu ...",
+        7.2: "doubled on cpu ... 7 s",
+        31.0: "doubled on cpu ... 31 s; Ctrl-C stops it",
+    }

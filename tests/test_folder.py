@@ -97,6 +97,14 @@ def test_a_folder_is_made_once_and_not_in_a_clone(mine, release, before):
         create(mine, one.files, "1")
 
 
+def test_no_folder_is_made_inside_another(mine, release):
+    one = release(a="1\n")
+    create(mine, one.files, "1")
+    with pytest.raises(UsageProblem, match="found one inside"):
+        create(mine / "katas" / "week01", one.files, "1")
+    assert not (mine / "katas" / "week01").exists()
+
+
 def test_only_a_folder_that_was_placed_is_brought_up_to_date(mine, release):
     with pytest.raises(UsageProblem, match="expected a folder made by `kata init`, found none"):
         update(mine, release(a="1\n").files, "2")
@@ -308,7 +316,7 @@ def test_outside_a_clone_from_an_empty_folder_to_a_release_later(installed, tmp_
         path.write_text(path.read_text() + "\n# mended\n")
     done = installed(mine, "update")
     assert f"! {KATA}/doubled.py: changed by you and by the release" in done.stdout
-    assert "1 files brought up to date" in done.stdout
+    assert "1 file brought up to date" in done.stdout
     assert file.read_text().startswith("# mine\n")
     assert (mine / KATA / "doubled.py.new").read_text() == stub + "\n# mended\n"
     assert (mine / KATA / "README.md").read_text().endswith("# mended\n")

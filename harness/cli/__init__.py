@@ -49,6 +49,7 @@ SECTIONS = {
         ),
     },
     "Your files": {
+        "doctor": ("keep", "What is installed, what is missing, and how to fix it."),
         "init": ("anywhere", "Make a folder of your own to work in, with every kata."),
         "update": (
             "anywhere",
@@ -66,7 +67,6 @@ SECTIONS = {
         "verify": ("keep", "Judge again a sample of what a scorecard calls solved."),
     },
     "For authors and instructors": {
-        "doctor": ("keep", "What is installed, what is missing, and how to fix it."),
         "new": ("prove", "Scaffold a kata; what is yours to write is marked TODO(author)."),
         "stub": ("prove", "Cut the stub of a kata out of its reference."),
         "check": (
@@ -115,6 +115,16 @@ class InSections(click.Group):
         module = import_module(f"harness.cli.{KNOWN[cmd_name][0]}")
         commands: list[click.Command] = module.COMMANDS
         return next(one for one in commands if one.name == cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called; a misspelt one is answered with the nearest names."""
+        if args and args[0] not in KNOWN and not args[0].startswith("-"):
+            from harness.base.errors import nearest
+
+            ctx.fail(f"No such command '{args[0]}'.{nearest(args[0], list(KNOWN))}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; Ctrl-C ends it with 130 wherever it strikes, as shells have it."""

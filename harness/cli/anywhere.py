@@ -29,7 +29,8 @@ def init(folder: Path) -> None:
     katas = [name for name in found.added if name.endswith("/kata.toml")]
     click.echo(f"{folder}: {len(katas)} katas of release {found.after}.")
     _tell_both(found)
-    click.echo(f"next: cd {folder}, then kata next")
+    here = folder.resolve() == Path.cwd()
+    click.echo("next: kata next" if here else f"next: cd {folder}, then kata next")
 
 
 @click.command()
@@ -39,13 +40,13 @@ def update(house: House) -> None:
     found = updated(house.root, shipped_files(), version(PROJECT))
     new = [name.removesuffix("/kata.toml") for name in found.added if name.endswith("/kata.toml")]
     click.echo(f"{house.root}: {_releases(found)}")
-    _tell(f"{len(new)} new katas", [name.removeprefix("katas/") for name in new])
+    _tell("new kata{s}", [name.removeprefix("katas/") for name in new])
     others = [name for name in found.added if not any(name.startswith(f"{one}/") for one in new)]
-    _tell(f"{len(others)} other new files", others)
-    _tell(f"{len(found.restored)} files were missing and are put back", found.restored)
-    _tell(f"{len(found.replaced)} files brought up to date", found.replaced)
-    _tell(f"{len(found.removed)} files removed that are no longer part of it", found.removed)
-    _tell(f"{len(found.dropped)} files of yours kept that are no longer part of it", found.dropped)
+    _tell("other new file{s}", others)
+    _tell("missing file{s} put back", found.restored)
+    _tell("file{s} brought up to date", found.replaced)
+    _tell("file{s} removed, no longer part of the course", found.removed)
+    _tell("file{s} of yours kept, no longer part of the course", found.dropped)
     _tell_both(found)
     if not any((found.added, found.restored, found.replaced, found.removed, found.both)):
         click.echo("Nothing to do.")
@@ -54,11 +55,19 @@ def update(house: House) -> None:
 def _releases(found: Update) -> str:
     edited = len(found.kept) + len(found.both)
     release = found.after if found.before == found.after else f"{found.before} to {found.after}"
-    return f"release {release}; {edited} edited files, all kept."
+    return f"release {release}; {_edited(edited)}."
+
+
+def _edited(count: int) -> str:
+    if count < 2:
+        return "1 file that you edited, kept" if count else "no file edited"
+    return f"{count} files that you edited, all kept"
 
 
 def _tell(what: str, names: Sequence[str]) -> None:
+    """Name what something was done to; `what` has {s} where several want an s."""
     if names:
+        what = f"{len(names)} {what.format(s='' if len(names) == 1 else 's')}"
         more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         click.echo(f"  {what}: {', '.join(names[:MOST_NAMED])}{more}")
 

@@ -103,6 +103,8 @@ def hint(house: House, kata: Kata) -> None:
     if seen < len(kata.hints):
         house.progress.note("hint_shown", kata.name, str(seen + 1))
     click.echo(screen.folded(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}"))
+    if seen >= len(kata.hints):
+        click.echo(f"That was the last one. The reference: kata explain {kata.name} --anyway")
 
 
 @click.command()

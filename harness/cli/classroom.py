@@ -71,7 +71,7 @@ def report(house: House, folder: Path, html: Path | None, course: Path | None) -
         from harness.reports.scorecard.html import class_as_html
 
         write_atomically(html, class_as_html(pupils, assignments).encode())
-        click.echo(f"{html}: {len(pupils)} learners")
+        click.echo(f"{html}: {len(pupils)} learner{'' if len(pupils) == 1 else 's'}")
 
 
 def _done(one: "Pupil", assignment: "Assignment") -> str:

@@ -1,5 +1,6 @@
 """How things look in a terminal. Rich is imported where something is drawn, not before."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,13 @@ from harness.cli.screen import folded, width
 from harness.content.kata import Kata, SpeedThreshold
 from harness.content.reached import Reached, beside
 
+LONG_S, TOO_LONG_S = 5, 30  # of waiting: from then on told, and told how to end it
 PLANNED = 376  # katas of the finished curriculum
 PROJECTED_CORES = 2
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from harness.authoring.check import Report
     from harness.authoring.mutate import Survey
@@ -46,8 +49,28 @@ def console() -> "Console":
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner while a child process works, with words that change; nothing in a file."""
-    with console().status(f"{what} ...") as spinner:
-        yield lambda words: spinner.update(readable(words).replace("[", "\\["))
+    words = _Waiting(what, time.monotonic)
+    with console().status(words):
+        yield words.say
+
+
+class _Waiting:
+    """What is waited for and, once that takes a while, for how long and what ends it."""
+
+    def __init__(self, what: str, clock: Callable[[], float]) -> None:
+        self._what, self._clock, self._began = what, clock, clock()
+
+    def say(self, what: str) -> None:
+        """Wait for something else; the time goes on."""
+        self._what = what
+
+    def __rich__(self) -> "Text":
+        from rich.text import Text
+
+        waited = int(self._clock() - self._began)
+        since = f" {waited} s" if waited >= LONG_S else ""
+        end = "; Ctrl-C stops it" if waited >= TOO_LONG_S else ""
+        return Text(f"{readable(self._what)} ...{since}{end}")
 
 
 def brief(kata: Kata) -> None:
@@ -149,13 +172,13 @@ def kept(result: object) -> str:
 
 
 def diff(lines: Sequence[str]) -> None:
-    """A unified diff in colour."""
+    """A unified diff in colour, line for line: it can be kept as a patch."""
     from rich.text import Text
 
     out = console()
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in lines:
-        out.print(Text(readable(line), style=colours.get(line[:1], "")))
+        out.print(Text(readable(line), style=colours.get(line[:1], "")), soft_wrap=True)
     if not lines:
         out.print("No difference.")
 

@@ -245,6 +245,11 @@ class KataName(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, Kata):
             return value
         assert ctx is not None
+        if week := re.fullmatch(r"week0*(\d+)", value):
+            raise UsageProblem(
+                f"kata: expected the name of a kata, found a week, {value!r}. "
+                f"To see it: kata show {value}; to judge it: kata run --week {week[1]}"
+            )
         house: House = ctx.obj
         return house.curriculum.kata(value)
 

@@ -74,11 +74,15 @@ def earned(before: "Standing", after: "Standing", now: datetime) -> None:
     elif done.clean and after.level < Level.MASTERED:
         words.append(f"cold day {min(len(after.clean_days), CLEAN_DAYS)} of {CLEAN_DAYS}")
     elif not done.clean:
-        seen = "the solution was seen" if done.solution_seen else f"hints were shown: {done.hints}"
+        seen = "the solution was seen" if done.solution_seen else _hints_shown(done.hints)
         words.append(f"no cold day: {seen}")
     if after.due is not None:
         words.append(f"due again {after.due.date()}, {in_days(after.due, now)}")
     click.echo(folded(f"earned: {' · '.join(words)}"))
+
+
+def _hints_shown(count: int) -> str:
+    return "a hint was shown" if count == 1 else f"{count} hints were shown"
 
 
 def given_up(left: "Round") -> None:
@@ -112,8 +116,10 @@ def reference(kata: Kata, shown: str) -> None:
 
     out = console()
     out.print(f"[bold]{escape(kata.title)}[/]: {escape(kata.teaches)}\n")
-    out.print(f"[dim]{shown}[/]")
-    out.print(Syntax(kata.solution.read_text(encoding="utf-8"), "python", theme="ansi_dark"))
+    out.print(shown, style="dim", markup=False, soft_wrap=True)
+    source = kata.solution.read_text(encoding="utf-8")
+    # whole lines, whatever the width: the screen may fold them, nothing is cut off
+    out.print(Syntax("", "python", theme="ansi_dark").highlight(source), soft_wrap=True)
     out.print("\nThe hints, from a nudge to the answer:")
     for hint in kata.hints:
         out.print(f"  · {hint}", markup=False)

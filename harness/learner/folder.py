@@ -83,6 +83,7 @@ def shipped_files() -> dict[str, Path]:
     }
     return {
         **files,
+        "README.md": OUTSIDE / "README.md",
         "Makefile": OUTSIDE / "Makefile",
         ".gitignore": OUTSIDE / "gitignore",
     }
@@ -93,13 +94,19 @@ def create(folder: Path, files: Mapping[str, Path], version: str) -> Update:
     Make `folder` a learner's own; what is in it already stays.
 
     Raises:
-        UsageProblem: it is one already, or a clone.
+        UsageProblem: it is one already, lies inside one, or is a clone.
         HarnessError: something cannot be read or written.
     """
     if is_placed(folder):
         raise UsageProblem(
             f"{folder}: expected a folder without katas, found one made by `kata init`. "
             "To bring it up to date: kata update"
+        )
+    around = next(filter(is_placed, folder.parents), None)
+    if around is not None:
+        raise UsageProblem(
+            f"{folder}: expected a folder outside others made by `kata init`, found one inside "
+            f"{around}. Work there, or name a folder elsewhere."
         )
     if (folder / "harness").is_dir() and (folder / "katas").is_dir():
         raise UsageProblem(

@@ -53,8 +53,8 @@ def totals(card: Scorecard) -> Iterator[str]:
     )
     whole = card.whole
     yield (
-        f"Concepts, hands-on and milestones: {whole.owned} of {whole.covered} with a kata owned "
-        f"(each needs all of its katas), {whole.size - whole.covered} without a kata yet."
+        f"Concepts, hands-on tasks and milestones: {whole.owned} of the {whole.covered} that have "
+        f"katas are owned (all katas of each), {whole.size - whole.covered} have none yet."
     )
     hints, peeks = sum(one.hints for one in card.katas), sum(one.peeks for one in card.katas)
     if hints or peeks:
