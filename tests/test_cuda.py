@@ -213,6 +213,16 @@ def test_spills_of_cuda_are_counted(compile_file):
     assert facts.spills > 0
 
 
+def test_a_kernel_that_calls_itself_has_facts(compile_file):
+    source = FILE.replace(
+        'extern "C" __global__ void doubled',
+        "__device__ __noinline__ int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }\n"
+        'extern "C" __global__ void doubled',
+    ).replace("y[i] = 2 * x[i]", "y[i] = fib((int)n % 9 + 3) > 1 ? 2 * x[i] : 0")
+    (facts,) = compile_file(source, "doubled")
+    assert facts.registers > 4
+
+
 @pytest.mark.parametrize(
     ("find", "replace", "expected"),
     [

@@ -89,9 +89,11 @@ def resource_usage(cubin: Path, symbol: str) -> dict[str, int]:
 def nvidia_usage(cubin: Path, symbol: str) -> dict[str, int]:
     """Registers and local memory of a thread, and what of it is spilled."""
     used = resource_usage(cubin, symbol)
-    registers, stack, local = used["REG"], used["STACK"], used["LOCAL"]
-    spills = spilled_bytes(disassemble(cubin)) if stack + local else 0
-    return {"registers": registers, "local_bytes": stack + local, "spills": spills}
+    # a kernel that calls itself has a stack of unknown size, which cuobjdump tells in a word
+    registers, stack, local = used["REG"], used.get("STACK"), used["LOCAL"]
+    held = (stack or 0) + local
+    spills = spilled_bytes(disassemble(cubin)) if held or stack is None else 0
+    return {"registers": registers, "local_bytes": held, "spills": spills}
 
 
 def spilled_bytes(sass: str) -> int:
