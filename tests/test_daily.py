@@ -222,3 +222,18 @@ def test_what_takes_long_says_for_how_long_and_how_to_end_it():
         7.2: "doubled on cpu ... 7 s",
         31.0: "doubled on cpu ... 31 s; Ctrl-C stops it",
     }
+
+
+def test_a_figure_is_broken_between_its_columns():
+    line = "tile 0  ####  ####     the first program has the first tile"
+    assert list(screen.broken(line, 80)) == [line]
+    assert list(screen.broken(line, 48)) == [
+        "tile 0  ####  ####",
+        "      ↳ the first program has the first tile",
+    ]
+    for room in (40, 48, 55):
+        for one in (line, "#" * 90, " " * 60 + "x", f"{line}   {line}"):
+            parts = list(screen.broken(one, room))
+            assert max(map(len, parts)) <= room, parts
+            told = "".join(parts).replace("↳", "").replace(" ", "")
+            assert told == one.replace(" ", "")

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from harness.base.words import readable
-from harness.cli.screen import folded, width
+from harness.cli.screen import broken, folded, width
 from harness.content.kata import Kata, SpeedThreshold
 from harness.content.reached import Reached, beside
 
@@ -84,12 +84,25 @@ def brief(kata: Kata) -> None:
 
 def _page(readme: Path) -> None:
     """A page of markdown."""
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import CodeBlock, Markdown
+    from rich.text import Text
+
+    class Figure(CodeBlock):
+        """Breaks a line that is too long where it has a gap, and says that it goes on."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            room = options.max_width - 2  # a blank on either side
+            lines = (part for line in str(self.text).split("\n") for part in broken(line, room))
+            self.text = Text("\n".join(lines))
+            yield from super().__rich_console__(console, options)
+
+    class Page(Markdown):
+        elements: ClassVar = {**Markdown.elements, "fence": Figure, "code_block": Figure}
 
     page = Console(highlight=False)  # wraps, or lists and tables would lose what passes the edge
     page.width = min(width() or PAGE_WIDTH, PAGE_WIDTH)
-    page.print(Markdown(readme.read_text(encoding="utf-8")))
+    page.print(Page(readme.read_text(encoding="utf-8")))
     page.print()
 
 

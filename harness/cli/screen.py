@@ -7,6 +7,7 @@ lines.
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+GOES_ON = "      ↳ "  # before what is left of a line
 NARROWEST = 40  # no text is folded to less
 
 
@@ -47,6 +49,28 @@ def folded(text: str, indent: int = 4) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def broken(line: str, room: int) -> Iterator[str]:
+    """
+    A line of a figure in parts of at most `room` characters, as it is where it fits.
+
+    It is broken at the last gap of several blanks, so that what stands in a column stays together,
+    else at a blank, else anywhere.
+    """
+    while len(line) > room:
+        least = max(len(line) - len(line.lstrip()), room // 3)
+        gaps = [
+            [gap for gap in re.finditer(blanks, line) if least < gap.start() <= room]
+            for blanks in (r" {2,}", " ")
+        ]
+        end, then = next((found[-1].span() for found in gaps if found), (room, room))
+        yield line[:end]
+        rest = line[then:].strip()
+        if not rest:
+            return
+        line = f"{GOES_ON}{rest}"
+    yield line
 
 
 def as_json(found: object) -> None:
