@@ -227,6 +227,18 @@ def test_an_unwritable_home_is_named(kata_command, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_the_easy_katas_of_a_week_are_listed_first(kata_command, mini):
+    doubled = mini / "katas/week01/doubled"
+    hard = doubled.with_name("added")
+    shutil.copytree(doubled, hard)
+    (hard / "doubled.py").rename(hard / "added.py")
+    text = (hard / "kata.toml").read_text()
+    level = re.search(r"^difficulty += (\d)$", text, re.MULTILINE)
+    (hard / "kata.toml").write_text(text.replace(level[0], "difficulty = 5"))
+    names = [line.split()[3] for line in kata_command("list").stdout.splitlines()[:2]]
+    assert (level[1] < "5", names) == (True, ["doubled", "added"])
+
+
 def test_hints_come_one_at_a_time(kata_command):
     shown = [kata_command("hint", "doubled").stdout for _ in range(4)]
     assert ["That was the last one." in one for one in shown] == [False, False, False, True]

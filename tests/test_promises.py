@@ -312,6 +312,9 @@ def test_a_promise_is_a_test_of_every_implementation(judged, mini):
             {event["impl"]} if event["outcome"] == "failed" else ()
         )
     refused = failed["test_refuses[x: dtype int64]"]
+    assert repr(refusal(x={"shape": [2, 3]}, says="1-D")) == (
+        "x: shape 2x3: must raise ValueError, naming 'x' and saying '1-D'"
+    )
     assert refused == {"stub", "wrong:checks_nothing", *(refused & {"wrong:remembers"})}
     assert {"stub", "wrong:copies"} <= failed["test_reads_in_place[x]"]
     assert "stub" in failed["test_rows_past_31_bits[x]"]

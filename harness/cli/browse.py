@@ -35,7 +35,7 @@ def list_katas(
     status: str | None,
     as_json: bool,
 ) -> None:
-    """Every kata, and where you stand with it."""
+    """Every kata, and where you stand with it. In a week the easy ones come first."""
     items = house.curriculum.items
     if concept is not None and concept not in items:
         raise UsageProblem(
@@ -58,7 +58,7 @@ def list_katas(
     if as_json:
         screen.as_json(tables.as_row(kata, state) for kata, state in rows)
     else:
-        tables.katas(rows)
+        tables.katas(sorted(rows, key=lambda row: (row[0].week, row[0].difficulty)))
 
 
 @click.command()

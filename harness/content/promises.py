@@ -10,7 +10,7 @@ from harness.base.schema import Table
 GAPS = ("rows", "elements")  # after each row, or after each element of the last axis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Refusal:
     """
     A call that raises `error`, in a message with the word `names`, and `says` if that is given.
@@ -24,6 +24,11 @@ class Refusal:
     given: Mapping[str, Any]
     says: str | None
     error: str
+
+    def __repr__(self) -> str:
+        """What is asked for, as a learner reads it beside a failed check."""
+        saying = f" and saying {self.says!r}" if self.says else ""
+        return f"{self.label}: must raise {self.error}, naming {self.names!r}{saying}"
 
     @property
     def label(self) -> str:

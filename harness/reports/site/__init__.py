@@ -58,13 +58,14 @@ class Site:
         """
         self._clear()
         katas = self.curriculum.katas
+        self.order = sorted(katas.values(), key=lambda one: (one.week, one.difficulty))
         self.gates = gates_of(self.results, katas)
         self.leads_to: dict[str, list[str]] = defaultdict(list)
         for kata in katas.values():
             for need in kata.requires:
                 self.leads_to[need].append(kata.name)
         self.weekly: dict[int, list[Kata]] = defaultdict(list)
-        for kata in katas.values():
+        for kata in self.order:
             self.weekly[kata.week].append(kata)
         pages = [self._kata(kata) for kata in katas.values()]
         pages += [self._week(number) for number in self.curriculum.weeks]
@@ -114,7 +115,7 @@ class Site:
         picture = self.picture(kata)
         if picture is not None:
             shutil.copyfile(picture, self.folder / "trace" / f"{kata.name}.svg")
-        order = list(self.curriculum.katas)
+        order = [one.name for one in self.order]
         at = order.index(kata.name)
         return self._page(
             path,
