@@ -237,3 +237,11 @@ def test_a_figure_is_broken_between_its_columns():
             assert max(map(len, parts)) <= room, parts
             told = "".join(parts).replace("↳", "").replace(" ", "")
             assert told == one.replace(" ", "")
+
+
+def test_source_stands_behind_what_is_told_or_below_it(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    told, source = "  a.py:17  load  2 requests, 64.5 sectors each", "x = tl.load(x_ptr + offs)"
+    assert list(screen.beside(told, source)) == [f"{told}    {source}"]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert list(screen.beside(told, source)) == [told, f"      {source}"]

@@ -169,13 +169,13 @@ def attempts(found: Sequence["Attempt"]) -> None:
 
 def swapped(kata: Kata, shown: str, result: "SwapResult") -> None:
     """What `kata swap` did."""
-    click.echo(f"{shown} now holds the reference solution. {kept(result)}")
+    click.echo(folded(f"{shown} now holds the reference solution. {kept(result)}".rstrip()))
     click.echo(f"kata restore {kata.name} brings your file back.")
 
 
 def restored(kata: Kata, shown: str, result: "RestoreResult") -> None:
     """What `kata restore` did."""
-    click.echo(f"{shown} is back as it was before the swap. {kept(result)}".rstrip())
+    click.echo(folded(f"{shown} is back as it was before the swap. {kept(result)}".rstrip()))
 
 
 def kept(result: object) -> str:

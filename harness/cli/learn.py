@@ -16,7 +16,7 @@ import click
 from harness.base.errors import UsageProblem
 from harness.cli import draw, screen, teach
 from harness.cli.house import KATA, WEEKS, House
-from harness.cli.screen import json_option
+from harness.cli.screen import folded, json_option
 from harness.content.kata import Kata
 from harness.hardware.environment import device_present
 from harness.learner import advice
@@ -159,7 +159,7 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)
     if naive := naive_words(kata, house.home / "cache"):
-        click.echo(f"naive: {naive}")
+        click.echo(folded(f"naive: {naive}"))
     if device == "cpu" and (line := timed_elsewhere(kata, kept_results(house.root))):
         click.echo(line)
 

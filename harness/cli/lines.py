@@ -8,6 +8,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
+from harness.cli.screen import cut
 from harness.content.kata import Kata
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def lines(house: House, kata: Kata, case: int, impl: str, target: str, *, as_jso
     kernels = ", ".join(f"{name} x {count}" for name, count in found.kernels.items())
     click.echo(f"{kata.name} ({impl}), case {case}, {found.how}: {kernels}")
     for text in _table(found):
-        click.echo(text)
+        click.echo(cut(text))
     for hazard in found.hazards:
         click.echo(hazard)
 

@@ -9,6 +9,7 @@ import click
 
 from harness.cli import draw
 from harness.cli.house import KATA, House
+from harness.cli.screen import beside
 from harness.content.kata import Kata
 
 if TYPE_CHECKING:
@@ -179,15 +180,16 @@ def _trace_words(found: "Recording") -> Iterator[str]:
     places = [line.where for line in found.lines] + [bank.where for bank in found.banks]
     width = max(map(len, places), default=0)
     for line in found.lines:
-        yield (
+        yield from beside(
             f"  {line.where:{width}}  {line.kind:6} {line.requests:6} requests, "
-            f"{line.sectors_per_request:6.4g} sectors each, {line.least_per_request:6.4g} at least"
-            f"    {line.source}"
+            f"{line.sectors_per_request:6.4g} sectors each, {line.least_per_request:6.4g} at least",
+            line.source,
         )
     for one in found.banks:
-        yield (
+        yield from beside(
             f"  {one.where:{width}}  {one.kind:6} {one.requests:6} requests to shared memory, "
-            f"{one.wavefronts_per_request:.3g} passes each    {one.source}"
+            f"{one.wavefronts_per_request:.3g} passes each",
+            one.source,
         )
 
 

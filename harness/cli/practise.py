@@ -234,7 +234,8 @@ def reset(house: House, kata: Kata) -> None:
     stub = house.blank_stub(kata, "reset")
     result = house.workspace.reset(kata.name, kata.file, stub)
     house.progress.note("reset", kata.name)
-    click.echo(f"{house.shown(kata.file)} is the blank stub again. {draw.kept(result)}".rstrip())
+    words = f"{house.shown(kata.file)} is the blank stub again. {draw.kept(result)}"
+    click.echo(screen.folded(words.rstrip()))
 
 
 @click.command()

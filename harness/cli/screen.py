@@ -51,6 +51,16 @@ def folded(text: str, indent: int = 4) -> str:
     )
 
 
+def beside(told: str, source: str) -> Iterator[str]:
+    """`told` with a line of source behind it, or below it where the screen is too narrow."""
+    room = width()
+    if room is None or len(told) + 4 + len(source) <= room:
+        yield f"{told}    {source}"
+    else:
+        yield told
+        yield cut(f"      {source}")
+
+
 def broken(line: str, room: int) -> Iterator[str]:
     """
     A line of a figure in parts of at most `room` characters, as it is where it fits.

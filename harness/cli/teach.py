@@ -95,7 +95,7 @@ def given_up(left: "Round") -> None:
 def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
     """What lies before the learner."""
     again = sum(one.solved for one in standing.rounds)
-    click.echo(f"{shown} is the blank stub; the clock is running.")
+    click.echo(folded(f"{shown} is the blank stub; the clock is running."))
     click.echo(f"It usually takes {kata.minutes} minutes.")
     if kept is not None:
         click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")
