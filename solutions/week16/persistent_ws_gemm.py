@@ -97,10 +97,10 @@ def _consume(
             acc = warpgroup_mma(a_rows, b_slots.index(slot), acc, is_async=True)
             # all but the newest product are done: the slot of the one before is free
             acc = warpgroup_mma_wait(1, deps=(acc,))
-            mbarrier.arrive(empty.index((used + STAGES - 1) % STAGES), count=1, pred=k > 0)
+            mbarrier.arrive(empty.index((used - 1) % STAGES), pred=k != 0)
             used += 1
         acc = warpgroup_mma_wait(0, deps=(acc,))
-        mbarrier.arrive(empty.index((used + STAGES - 1) % STAGES), count=1)
+        mbarrier.arrive(empty.index((used - 1) % STAGES))
 
         tile_m, tile_n = _tile_of(tile, num_m, num_n, GROUP_M)
         m, n = tile_m * BLOCK_M + which * ROWS, tile_n * BLOCK_N
