@@ -41,11 +41,11 @@ SECTIONS = {
         ),
         "trace": (
             "pictures",
-            "Which program or warp accesses what, and what it costs; in Gluon, what is in flight.",
+            "Which program or warp accesses what, and at what cost.",
         ),
         "lines": (
             "lines",
-            "Your kernel line by line: instructions, sectors, bytes, bank conflicts.",
+            "Line by line: instructions, sectors, bytes and bank conflicts.",
         ),
     },
     "Your files": {
@@ -92,7 +92,7 @@ SECTIONS = {
         "site": ("publish", "The course as static pages, to be read without a server."),
         "release": (
             "publish",
-            "Write the course for learners: no solutions, wrong solutions or unopened hints.",
+            "Write the course for learners, without solutions.",
         ),
         "class": ("classroom", "For instructors: a class in one table, submissions graded."),
     },

@@ -199,7 +199,7 @@ def profile_list(house: House, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def profile_show(house: House, profile_id: str, as_json: bool) -> None:
-    """One profile with its sources, and what was measured on this machine, if anything was."""
+    """One profile with its sources, and what was measured here."""
     from harness.hardware.profiles import find_profile
 
     folder = house.root / "hardware_profiles"
@@ -224,7 +224,7 @@ def profile_detect(house: House) -> None:
 @profile.command("calibrate")
 @click.pass_obj
 def profile_calibrate(house: House) -> None:
-    """Measure what this machine's GPU reaches at best: copy, triad, matmuls, a launch."""
+    """Measure this machine's GPU at its best. Copy, triad, matmuls and a launch."""
     from harness.base.processes import run_group
     from harness.hardware.environment import device_present
 

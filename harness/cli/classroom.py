@@ -100,7 +100,7 @@ def grade(
     house: House, folder: Path, jobs: int, output: Path | None, course: Path | None,
     sheet: Path | None,
 ) -> None:  # fmt: skip
-    """Judge every LEARNER/KATA.py, each in a process of its own (needs the extra `class`)."""
+    """Judge every LEARNER/KATA.py, and give points. Each in a process of its own; needs the extra `class`."""
     from harness.reports.classroom import grade as graded
     from harness.reports.classroom import gradebook, submissions_in
 
@@ -180,7 +180,7 @@ def autograde(
     house: House, folder: Path, course: Path, assignment: str | None, at: datetime | None,
     output: Path | None, summary: Path | None,
 ) -> None:  # fmt: skip
-    """Judge what one learner handed in, and give points: files KATA.py anywhere in DIR."""
+    """Judge what one learner handed in: files KATA.py in DIR."""
     from harness.reports.grading import TROUBLE, as_gradescope, as_table, assess, total
 
     syllabus = _syllabus(house, course)

@@ -34,7 +34,7 @@ COLUMNS = {
 @click.option("--json", "as_json", is_flag=True)
 @click.pass_obj
 def lines(house: House, kata: Kata, case: int, impl: str, target: str, *, as_json: bool) -> None:
-    """Your kernel line by line: instructions, sectors, bytes, bank conflicts. No GPU is needed."""
+    """Line by line: instructions, sectors, bytes and bank conflicts. No GPU is needed."""
     from harness.reports.listing import listed
 
     submission = house.submission(kata, impl)

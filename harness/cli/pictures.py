@@ -110,7 +110,7 @@ def _figures(one: "Entry") -> str:
 @OUT
 @click.pass_obj
 def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
-    """Which program or warp accesses what, and what it costs; in Gluon, what is in flight."""
+    """Which program or warp accesses what, and at what cost. In Gluon, also what is in flight."""
     from harness.reports.pictures.canvas import check_file
     from harness.reports.pictures.trace import TIMED, case_words, check_case, recorded, timeline
 
