@@ -100,7 +100,7 @@ def grade(
     house: House, folder: Path, jobs: int, output: Path | None, course: Path | None,
     sheet: Path | None,
 ) -> None:  # fmt: skip
-    """Judge every LEARNER/KATA.py, and give points. Each in a process of its own; needs the extra `class`."""
+    """Judge every LEARNER/KATA.py, and give points. Needs the extra `class`."""
     from harness.reports.classroom import grade as graded
     from harness.reports.classroom import gradebook, submissions_in
 
