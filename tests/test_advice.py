@@ -108,7 +108,7 @@ def test_begun_today_comes_before_due_before_new(curriculum):
     del curriculum.katas["c"]
     curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
     assert advised(curriculum, {**found, "d": replace(NEVER, kata="d")}) == {
-        "b": "in progress, not solved yet (2 runs)",
+        "b": "in progress, not solved yet, 2 runs",
         "a": "due for 3 days; the chance that you can still write it cold is about 84%",
         "d": "new, week 9; needs no other kata",
     }
@@ -116,7 +116,7 @@ def test_begun_today_comes_before_due_before_new(curriculum):
 
 def test_started_without_a_run_is_begun_and_not_new(curriculum):
     assert advised(curriculum, known(a={"open": under_way(0)})) == {
-        "a": "in progress, not solved yet (no run yet)"
+        "a": "in progress, not solved yet, no run yet"
     }
 
 
@@ -130,7 +130,7 @@ def test_a_review_under_way_is_gone_on_with_not_started_anew(curriculum):
 def test_an_owned_kata_that_was_begun_again_is_under_way(curriculum):
     (first, *_) = advise(curriculum, known(a=fast(open=under_way(1), runs=9)), NOW)
     assert (first.kata, first.begun) == ("a", True)
-    assert first.reason == "in progress again, not solved yet (1 run)"
+    assert first.reason == "in progress again, not solved yet, 1 run"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_from_next_over_start_to_the_way_on(kata_command, committed):
     assert kata_command("stash", "show", kept).stdout == "# half an idea\n"
 
     then = kata_command("next").stdout
-    assert "in progress, not solved yet (no run yet)" in then
+    assert "in progress, not solved yet, no run yet" in then
     assert then.splitlines()[-1] == "next: make kata name=doubled"
 
 

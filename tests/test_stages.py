@@ -136,9 +136,8 @@ def test_a_run_that_broke_off_says_how_far_it_came():
 
 
 def test_a_run_that_came_to_no_check_says_why():
-    assert list(stage_lines(seen("timed_out", reason="stopped after 60 s"))) == [
-        "✗ import: stopped after 60 s"
-    ]
+    said = "stopped after 60 s in test_matches_reference[7]"
+    assert list(stage_lines(seen("timed_out", reason=said))) == [f"✗ {said}"]
 
 
 def test_a_file_that_does_not_import_stops_at_once():

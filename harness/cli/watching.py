@@ -99,8 +99,11 @@ def _note_red(house: House, seen: Submission) -> None:
 def stage_lines(seen: Outcome, properties: Collection[str] = ()) -> Iterator[str]:
     """A line for each stage up to the first red one; `properties` are tests by hypothesis."""
     red = next((check for check in seen.checks if check.outcome == "failed"), None)
-    if not seen.checks or (red is not None and " does not import: " in red.message):
-        yield f"✗ import: {red.message if red else seen.reason}"
+    if red is not None and " does not import: " in red.message:
+        yield f"✗ import: {red.message}"
+        return
+    if not seen.checks:  # where it ended is in the words: an import, or the first test
+        yield f"✗ {seen.reason}"
         return
     yield "✓ import"
     stages = {

@@ -145,8 +145,8 @@ def runs_in(one: Round) -> str:
 def _begun(one: Standing) -> str:
     assert one.open is not None
     if one.level.owned:
-        return f"in progress again, not solved yet ({runs_in(one.open)})"
-    return f"in progress, not solved yet ({runs_in(one.open)})"
+        return f"in progress again, not solved yet, {runs_in(one.open)}"
+    return f"in progress, not solved yet, {runs_in(one.open)}"
 
 
 def _faded(one: Standing, now: datetime) -> str:
