@@ -98,7 +98,7 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
     if elem_bits not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise ValueError(f"elem_bits: expected a power of two up to {WIDEST}, found {elem_bits}")
     tiles = _tiles(tensor, tiler)
-    tile = composition(tensor, (Layout(tiler[0]), Layout(tiler[1])))
+    tile = composition(tensor, tiler)
     threads, values = composition(tile, tv)
     (run, step), *others = _modes(coalesce(values))
     if step != 1:
@@ -106,8 +106,9 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
     others += _modes(threads)
     others += [(tiles[axis], tiler[axis] * tensor.stride[axis]) for axis in (0, 1)]
     # where any step is not a multiple of the load, some load begins between two
-    steps = [stride for count, stride in others if count > 1]
-    return elem_bits * gcd(run, WIDEST // elem_bits, *steps)
+    steps = [run, WIDEST // elem_bits]
+    steps += [stride for count, stride in others if count > 1]
+    return elem_bits * gcd(*steps)
 
 
 def _check_numbering(name: str, layout: Layout) -> None:

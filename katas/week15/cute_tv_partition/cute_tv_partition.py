@@ -70,5 +70,5 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
             128; the message begins with the name.
     """
     # TODO(kata): compose, then how far the first run goes and what all other steps have in common
-    # (about 10 lines)
+    # (about 15 lines)
     raise NotImplementedError

@@ -212,6 +212,8 @@ def test_no_wider_load_would_do(kata, oracle, data, thr, val, elem_bits):
         ((1, 4), (1, 8), ((1, 64), (1, 1)), 128),
         ((1, 4), (1, 8), ((1, 32), (1, 8)), 16),  # all aligned, no two together
         ((1, 4), (1, 8), ((1, 32), (1, 0)), 16),  # one element again and again
+        ((4, 1), (8, 1), ((32, 1), (1, 33)), 128),
+        ((4, 1), (8, 1), ((32, 2), (1, 33)), 16),  # the second tile begins at 33
         ((4, 1), (1, 6), ((4, 6), (8, 1)), 32),  # of 4 elements, the second load would not be whole
         ((4, 1), (4, 4), ((16, 4), (4, 1)), 128),  # one row goes on where the last one ends
         ((4, 1), (4, 4), ((16, 4), (12, 1)), 64),
