@@ -133,8 +133,7 @@ def audit(text: str) -> Audit:
     best, most = None, 0
     loops = natural_loops(instrs)
     for loop in loops:
-        inner = [other.body for other in loops if other.header != loop.header]
-        own = loop.body.difference(*(body for body in inner if body <= loop.body))
+        own = loop.body.difference(*(other.body for other in loops if other.body < loop.body))
         kinds = (CLASSES.get(instr.op.split(".")[0]) for instr in instrs if instr.addr in own)
         counts = Counter(kind for kind in kinds if kind)
         if counts["tensor"] > most:

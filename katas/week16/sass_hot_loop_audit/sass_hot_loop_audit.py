@@ -85,5 +85,5 @@ def audit(text: str) -> Audit:
     Raises:
         ValueError: as `parse_sass`, or no loop has a tensor instruction.
     """
-    # TODO(kata): each loop's own instructions, counted by class (about 15 lines)
+    # TODO(kata): each loop's own instructions, counted by class (about 10 lines)
     raise NotImplementedError
