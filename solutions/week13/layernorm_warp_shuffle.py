@@ -12,7 +12,7 @@ from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
-MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 512  # threads of a block, of 128 registers
 WARPS = MAX_BLOCK // WARP  # the most that a block has
 PER_THREAD = 16  # elements that a thread holds: a row has at most this many for each thread
 

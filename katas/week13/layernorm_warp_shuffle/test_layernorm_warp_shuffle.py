@@ -163,7 +163,7 @@ def test_small_rows_of_a_large_block(kata):
     # warps without any elements, in blocks that are no power of two, and in the largest
     x = np.random.default_rng(20).standard_normal((1, 37))
     assert_normalized(kata, x, block=96)
-    assert_normalized(kata, x, block=1024)
+    assert_normalized(kata, x, block=512)
 
 
 def test_a_row_that_is_not_finite_spoils_no_other(kata):

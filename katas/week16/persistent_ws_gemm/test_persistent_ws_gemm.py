@@ -70,8 +70,8 @@ def test_result_that_tma_cannot_take_is_refused(kata, device):
         kata.persistent_ws_gemm(a, b)
 
 
-def test_rows_with_gaps_are_read_in_place(kata, dispatch):
-    wide = torch.ones(72, 144, dtype=torch.float16)
+def test_rows_with_gaps_are_read_in_place(kata, dispatch, device):
+    wide = torch.ones(72, 144, dtype=torch.float16, device=device)
     with dispatch() as counted:
         c = kata.persistent_ws_gemm(wide[:, :72], wide[:, 72:])
     assert c.tolist() == [[72.0] * 72] * 72
