@@ -34,6 +34,15 @@ extern "C" __global__ void reversed(float* x) {
     x[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
+extern "C" __global__ void cluster_of_one(const float* x, float* y) {
+    __shared__ float held[64];
+    held[threadIdx.x] = x[threadIdx.x];
+    unsigned at = (unsigned)__cvta_generic_to_shared(held + threadIdx.x);
+    asm volatile("mapa.shared::cluster.u32 %0, %0, 0;" : "+r"(at));
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(y[threadIdx.x]) : "r"(at) : "memory");
+}
+
 extern "C" __global__ void endless(volatile int* x) { while (*x == 0) ; }
 
 extern "C" __global__ void said(int n) { printf("n is %d\n", n); }
@@ -56,6 +65,12 @@ def test_a_kernel_writes_into_its_tensors():
     x, y = torch.arange(1000.0), torch.empty(1000)
     launch("doubled", x, y, 1000, grid=16)
     assert torch.equal(y, 2 * x)
+
+
+def test_a_block_by_itself_is_a_cluster_of_one():
+    x, y = torch.arange(64.0), torch.empty(64)
+    launch("cluster_of_one", x, y)
+    assert torch.equal(y, x)
 
 
 def test_views_keep_their_place_in_their_storage():

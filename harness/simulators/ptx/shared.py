@@ -52,7 +52,7 @@ class SharedMemory:
         offset, block = addresses.astype(i64), threads // state.block_threads
         if int(offset.min()) >= SHARED_WINDOW:
             offset = offset & 0xFFFFFFFF
-        if state.cluster > 1 and int(offset.max()) >= 1 << RANK_BIT:
+        if int(offset.max()) >= 1 << RANK_BIT:
             offset, block = self._remote(ins, threads, offset, block, size)
         low, high = int(offset.min()), int(offset.max())
         inside = low >= 0 and high + size <= self.size
