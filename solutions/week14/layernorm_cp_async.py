@@ -23,7 +23,8 @@ SOURCE = r"""
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-struct alignas(16) Piece { T held[8]; };  // -DT=__half or -DT=__nv_bfloat16
+using T = ELEMENT;  // -DELEMENT=__half or __nv_bfloat16
+struct alignas(16) Piece { T held[8]; };
 
 // 16 bytes from global to shared memory; they are on their way when this returns
 __device__ void copy_piece(Piece* to, const Piece* from) {
@@ -239,6 +240,6 @@ def layernorm_cp_async(
             grid=(config.grid if grid is None else grid,),
             block=(config.threads,),
             shared_bytes=shared_bytes,
-            options=(f"-DT={kind}", f"-DSTAGES={stages}"),
+            options=(f"-DELEMENT={kind}", f"-DSTAGES={stages}"),
         )
     return y

@@ -10,6 +10,7 @@ SYNC_SOURCE = r"""
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+using T = ELEMENT;
 struct alignas(16) Piece { T held[8]; };
 
 __device__ float block_sum(float value, float* place) {
@@ -105,6 +106,6 @@ def synchronous(*, x, gamma, beta, eps=1e-5, grid, **_):
         grid=(grid,),
         block=(256,),
         shared_bytes=cols * x.itemsize,
-        options=(f"-DT={kind}",),
+        options=(f"-DELEMENT={kind}",),
     )
     return y
