@@ -102,12 +102,18 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     Piece* to = (Piece*)(y + row * cols) + first;
 
     float most = NEGATIVE_INFINITY;
-    #pragma unroll 4
-    for (int at = threadIdx.x; at < mine; at += blockDim.x) {
-        const Piece piece = from[at];
+    auto keep = [&](int at, Piece piece) {
         for (int k = 0; k < WIDTH; k++) most = fmaxf(most, (float)piece.held[k]);
         held[at] = piece;
+    };
+    int next = threadIdx.x;
+    const int step = blockDim.x;
+    for (; next + 3 * step < mine; next += 4 * step) {
+        Piece batch[4];  // four loads are under way together
+        for (int k = 0; k < 4; k++) batch[k] = from[next + k * step];
+        for (int k = 0; k < 4; k++) keep(next + k * step, batch[k]);
     }
+    for (; next < mine; next += step) keep(next, from[next]);
     most = block_max(most, scratch);
     // a share of which nothing is above -inf has a sum of 0, not of NaN
     float base = most == NEGATIVE_INFINITY ? 0.0f : most;
