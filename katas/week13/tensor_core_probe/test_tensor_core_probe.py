@@ -122,6 +122,7 @@ def test_bound_follows_bytes_and_rate(kata):
         pytest.param(4096, 2, (64, 64), id="H100"),
         pytest.param(8192, 2, (128, 128), id="B200"),
         pytest.param(512, 2, (16, 8), id="RTX 4090"),
+        pytest.param(2049, 2, (32, 40), id="no longer 32 x 32"),
         pytest.param(1504, 2, (32, 24), id="not 16 x 48"),
         pytest.param(2304, 2, (32, 48), id="not 48 x 32"),
     ],

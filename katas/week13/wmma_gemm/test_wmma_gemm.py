@@ -66,6 +66,15 @@ def test_rows_that_begin_between_pieces_of_16_bytes_are_refused(kata, device, na
         kata.wmma_gemm(**operands)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_elements_that_lie_apart_are_refused(kata, device, name):
+    # though each row begins at a multiple of 16 bytes
+    operands = {one: torch.ones(16, 16, dtype=torch.float16, device=device) for one in "ab"}
+    operands[name] = torch.ones(16, 32, dtype=torch.float16, device=device)[:, ::2]
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.wmma_gemm(**operands)
+
+
 # ---- what warps do -------------------------------------------------------------------------
 
 
