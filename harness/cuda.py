@@ -248,19 +248,19 @@ def start(kernel: Kernel, config: Config, arguments: Sequence[object]) -> None:
     contents = [ctypes.create_string_buffer(one, len(one)) for one in packed(kernel, arguments)]
     addresses = (ctypes.c_void_p * len(contents))(*map(ctypes.addressof, contents))
     attributes = _attributes(driver, config)
-    asked = driver.CUlaunchConfig()
-    asked.gridDimX, asked.gridDimY, asked.gridDimZ = config.grid
-    asked.blockDimX, asked.blockDimY, asked.blockDimZ = config.block
-    asked.sharedMemBytes = config.shared_bytes
-    asked.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-    asked.attrs, asked.numAttrs = attributes, len(attributes)
+    launch_config = driver.CUlaunchConfig()
+    launch_config.gridDimX, launch_config.gridDimY, launch_config.gridDimZ = config.grid
+    launch_config.blockDimX, launch_config.blockDimY, launch_config.blockDimZ = config.block
+    launch_config.sharedMemBytes = config.shared_bytes
+    launch_config.hStream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
+    launch_config.attrs, launch_config.numAttrs = attributes, len(attributes)
     loaded = _loaded(kernel, torch.cuda.current_device())
     if config.shared_bytes > MOST_SHARED_BYTES:
         _set(driver, loaded, "MAX_DYNAMIC_SHARED_SIZE_BYTES", config.shared_bytes)
     if config.cluster > MOST_PORTABLE_CLUSTER:
         _set(driver, loaded, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
     function = driver.CUfunction(int(loaded))
-    asked(driver.cuLaunchKernelEx(asked, function, ctypes.addressof(addresses), 0))
+    asked(driver.cuLaunchKernelEx(launch_config, function, ctypes.addressof(addresses), 0))
 
 
 @cache

@@ -3,6 +3,7 @@
 import re
 import struct
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -251,6 +252,33 @@ def test_a_launch_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="doubled: expected a GPU"):
         cuda.launch(SOURCE, "doubled", (), grid=(1,), block=(1,))
+
+
+@pytest.mark.parametrize(("cluster", "cooperative"), [(1, False), (2, False), (1, True)])
+def test_the_driver_is_given_the_sizes_of_a_launch(monkeypatch, cluster, cooperative):
+    from cuda.bindings import driver
+
+    def start(config, function, addresses, extra):
+        given.append((config, int(function)))
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    given = []
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", start)
+    monkeypatch.setattr(cuda, "_loaded", lambda kernel, device: 7)
+    monkeypatch.setattr(cuda, "packed", lambda kernel, arguments: [bytes(8)] * len(arguments))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=5))
+    kernel = cuda.build(SOURCE, "doubled", arch="sm_90")
+    config = cuda.Config(
+        grid=(4, 1, 1), block=(32, 1, 1), shared_bytes=16, cluster=cluster, cooperative=cooperative
+    )
+    cuda.start(kernel, config, (1, 2, 3))
+    ((sizes, function),) = given
+    assert (sizes.gridDimX, sizes.blockDimX, sizes.sharedMemBytes, function) == (4, 32, 16, 7)
+    assert int(sizes.hStream) == 5
+    assert sizes.numAttrs == (cluster > 1) + cooperative
+    if cluster > 1:
+        assert sizes.attrs[0].value.clusterDim.x == cluster
 
 
 on_a_gpu = [
