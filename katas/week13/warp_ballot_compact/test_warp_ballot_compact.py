@@ -130,6 +130,11 @@ def test_elements_may_lie_apart(kata, simt):
     assert loaded == 40, f"x is read where it is: {loaded} loads of 40 elements"
 
 
+def test_of_no_elements_none_are_kept(kata):
+    found = kata.warp_ballot_compact(np.empty(0, np.float32), 0.0, np.ones(3, np.float32))
+    assert found.tolist() == []
+
+
 def test_every_call_counts_from_zero(kata):
     for places in ([3, 4], [60], range(64)):
         assert_compacted(kata, keeping(64, places))
