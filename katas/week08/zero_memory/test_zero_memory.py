@@ -76,6 +76,10 @@ def test_13b_on_eight_gpus_sends_68_25_gb(kata):
 
 
 @example(n=0, world=4, stage=3, size=2)
+@example(n=10, world=4, stage=0, size=2)
+@example(n=10, world=4, stage=1, size=2)
+@example(n=10, world=4, stage=2, size=2)
+@example(n=10, world=4, stage=3, size=2)
 @given(n=st.integers(0, 100), world=WORLD, stage=STAGE, size=st.integers(1, 4))
 def test_traffic_is_that_of_the_ring(kata, oracle, n, world, stage, size):
     sent = kata.comm_bytes(n, world, stage, size)
