@@ -164,6 +164,18 @@ def test_rotating_pairs_beats_matrices(kata, oracle, cost, seed, one_thread):
     cost.check("speedup", min(ratio.median for ratio in ratios))
 
 
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_operators_do_not_grow_with_heads_or_pairs(kata, dispatch, seed, layout):
+    called = {}
+    for heads, d in ((1, 4), (3, 32)):
+        cos, sin = table(kata, "cpu", [0, 1], d)
+        with dispatch() as ops:
+            kata.apply_rope(normal(seed, 1, heads, 2, d), cos, sin, layout)
+        called[heads, d // 2] = sum(ops.calls.values())
+    few, many = called.values()
+    assert many == few, f"operators of PyTorch for (heads, pairs): expected as many, found {called}"
+
+
 @pytest.mark.parametrize("d", [7, 0, -2])
 def test_channels_that_make_no_pairs_are_refused(kata, device, d):
     with pytest.raises(ValueError, match=r"\bd\b"):
