@@ -1,23 +1,17 @@
 """The learner's source with what each of its lines cost beside it: `kata lines`."""
 
 import json
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.base.errors import SubmissionError, UsageProblem
-from harness.base.processes import run_group
 from harness.content.kata import Kata
 from harness.content.submission import Submission
-from harness.reports.pictures.record import REFUSED, STUB
 from harness.reports.pictures.recording import Recording
-from harness.reports.pictures.trace import case_words, recorded
+from harness.reports.pictures.trace import case_words, recorded, written_by
 
-LIMIT_S = 300.0
 EXECUTED = ("cuda", "triton", "gluon")  # by their PTX
 LISTED = (*EXECUTED, "numba")
 ENVIRONMENT = {"TRITON_INTERPRET": "0", "NUMBA_ENABLE_CUDASIM": "1"}
@@ -136,22 +130,9 @@ def listed(submission: Submission, case: int, target: str) -> Listing:
     _check(kata, case)
     if kata.backend not in EXECUTED:
         return _of_recording(recorded(submission, case), submission)
-    with tempfile.TemporaryDirectory(prefix="kata-lines-") as folder:
-        out = Path(folder) / "listing.json"
-        command = [sys.executable, "-m", "harness.reports.list_lines",
-                   str(kata.folder), str(submission.path), str(case), target, str(out)]  # fmt: skip
-        exit_code, output = run_group(command, LIMIT_S, ENVIRONMENT, cwd=kata.root)
-        written = out.read_text(encoding="utf-8") if out.is_file() else ""
-    if exit_code == STUB:
-        raise SubmissionError(submission.stub_message())
-    if exit_code == REFUSED:
-        raise SubmissionError(written)
-    if exit_code != 0:
-        how = "no end" if exit_code is None else f"exit {exit_code}"
-        raise SubmissionError(
-            f"lines: expected {kata.functions[0]} to return on case {case}, found {how}:\n"
-            f"{output.strip()}"
-        )
+    written = written_by(
+        "harness.reports.list_lines", "lines", submission, case, target, environment=ENVIRONMENT
+    )
     found = Listing.from_json(written)
     if not found.kernels:
         raise SubmissionError(

@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.base.errors import SubmissionError, UsageProblem
@@ -79,13 +80,38 @@ def _no_launch(submission: Submission, case: int) -> SubmissionError:
 
 def _written(submission: Submission, case: int) -> str:
     """What the recording process wrote."""
+    check_case(submission.kata, case)
+    return written_by(
+        "harness.reports.pictures.record", "trace", submission, case, environment=SIMULATED
+    )
+
+
+def written_by(
+    module: str,
+    command: str,
+    submission: Submission,
+    case: int,
+    *options: str,
+    environment: Mapping[str, str],
+) -> str:
+    """
+    What a process of its own wrote that called a submission on a case of its kata.
+
+    Args:
+        module: What the process runs.
+        command: The command of `kata` that wants it, for messages.
+        options: More arguments of the process.
+
+    Raises:
+        SubmissionError: it is still a stub, or does not return; or what the process refused.
+    """
     kata = submission.kata
-    check_case(kata, case)
-    with tempfile.TemporaryDirectory(prefix="kata-trace-") as folder:
-        out = Path(folder) / "recording.json"
-        command = [sys.executable, "-m", "harness.reports.pictures.record",
-                   str(kata.folder), str(submission.path), str(case), str(out)]  # fmt: skip
-        exit_code, output = run_group(command, LIMIT_S, SIMULATED, cwd=kata.root)
+    with tempfile.TemporaryDirectory(prefix=f"kata-{command}-") as folder:
+        out = Path(folder) / "written"
+        arguments = (str(kata.folder), str(submission.path), str(case), *options, str(out))
+        exit_code, output = run_group(
+            [sys.executable, "-m", module, *arguments], LIMIT_S, dict(environment), cwd=kata.root
+        )
         written = out.read_text(encoding="utf-8") if out.is_file() else ""
     if exit_code == STUB:
         raise SubmissionError(submission.stub_message())
@@ -94,7 +120,7 @@ def _written(submission: Submission, case: int) -> str:
     if exit_code != 0:
         how = "no end" if exit_code is None else f"exit {exit_code}"
         raise SubmissionError(
-            f"trace: expected {kata.functions[0]} to return on case {case}, found {how}:\n"
+            f"{command}: expected {kata.functions[0]} to return on case {case}, found {how}:\n"
             f"{output.strip()}"
         )
     return written
