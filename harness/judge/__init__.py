@@ -7,14 +7,17 @@ if TYPE_CHECKING:
     from harness.judge.correctness.answer import assert_sound
     from harness.judge.correctness.matching import assert_matches
     from harness.judge.correctness.statistics import ChiSquare, assert_follows, chi_square
+    from harness.judge.correctness.yardstick import Yardstick, assert_nearest
     from harness.judge.timing.measure import HostClock, Samples
 
 __all__ = [
     "ChiSquare",
     "HostClock",
     "Samples",
+    "Yardstick",
     "assert_follows",
     "assert_matches",
+    "assert_nearest",
     "assert_sound",
     "chi_square",
 ]
@@ -24,8 +27,10 @@ HOMES = {
     "ChiSquare": "harness.judge.correctness.statistics",
     "HostClock": "harness.judge.timing.measure",
     "Samples": "harness.judge.timing.measure",
+    "Yardstick": "harness.judge.correctness.yardstick",
     "assert_follows": "harness.judge.correctness.statistics",
     "assert_matches": "harness.judge.correctness.matching",
+    "assert_nearest": "harness.judge.correctness.yardstick",
     "assert_sound": "harness.judge.correctness.answer",
     "chi_square": "harness.judge.correctness.statistics",
 }

@@ -97,7 +97,8 @@ class Trial(Setting):
         inputs = self.inputs(case, seed_offset)
         loose = [value for name, value in inputs.items() if name not in self.structured]
         for view in map(as_tensor, [part for _, part in parts(loose, "")]):
-            if view is not None and view.is_floating_point():
+            # numbers of few bits keep theirs: their scales are scaled
+            if view is not None and view.is_floating_point() and view.itemsize > 1:
                 view.mul_(scale)
         return GuardedCall(self, inputs)
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.judge.correctness.yardstick import Yardstick
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -42,11 +44,15 @@ def assert_matches(
     of the same formula in the working precision, plus a little rounding (one wrong tile or a
     lost tail exceeds it). Non-finite values must sit exactly where the truth has them.
 
+    Where numbers are rounded to few bits on the way, the trusted answer is a `Yardstick`: both
+    limits are then multiples of its errors, in the size of what was added up.
+
     Args:
         got: The implementation's answer: tensor, array, number, or a tuple of them.
         want: The truth, in float64 where it is a float.
-        same_precision: The same formula computed by a trusted library in the working precision.
-            Without it the answer counts as a map: a few units of rounding per element.
+        same_precision: The same formula computed by a trusted library in the working precision,
+            or a `Yardstick`. Without it the answer counts as a map: a few units of rounding per
+            element.
         name: What is compared, for the message.
 
     Raises:
@@ -71,7 +77,9 @@ def assert_matches(
     if found.shape != truth.shape:
         expected = f"{name}: expected shape {tuple(truth.shape)}, found {tuple(found.shape)}"
         raise AssertionError(expected + _explained(found, truth, None))
-    trusted_tensor = None if same_precision is None else _tensor(same_precision)
+    yardstick = same_precision if isinstance(same_precision, Yardstick) else None
+    trusted = same_precision if yardstick is None else yardstick.value
+    trusted_tensor = None if trusted is None else _tensor(trusted)
     if trusted_tensor is not None:
         assert found.dtype == trusted_tensor.dtype, (
             f"{name}: expected dtype {trusted_tensor.dtype}, found {found.dtype}"
@@ -83,14 +91,17 @@ def assert_matches(
     if not found.dtype.is_floating_point:
         _assert_equal(found, truth, name)
         return
+    finite = _assert_same_non_finite(found, truth, name)
+    truth = truth.to(found.device, torch.float64)
+    if yardstick is not None:
+        _assert_as_good(found, truth, yardstick, name)
+        return
     if trusted_tensor is not None:
         slack = 2.0 * _worst(trusted_tensor, truth)
         # a handful of results says little about the worst error: one unit of the largest, too
         slack += torch.finfo(found.dtype).eps * _largest(truth)
     else:
         slack = 0.0
-    finite = _assert_same_non_finite(found, truth, name)
-    truth = truth.to(found.device, torch.float64)
     error = torch.where(finite, (found.double() - truth).abs(), 0.0)
     size = torch.where(finite, truth.abs(), 0.0)
     info = torch.finfo(found.dtype)
@@ -107,6 +118,31 @@ def assert_matches(
             f"{name}: norm error {norm:.2e} is over {allowed:.0e}, the limit for "
             f"{_dtype_name(found)}: every element is a little off, as with a lower working "
             f"precision{_explained(found, truth, wrong)}"
+        )
+
+
+def _assert_as_good(found: "Tensor", truth: "Tensor", yardstick: Yardstick, name: str) -> None:
+    """Check both limits of an answer whose arithmetic rounds to few bits on the way."""
+    __tracebackhide__ = True
+    import torch
+
+    error, (most, mean_most) = yardstick.errors(found, truth), yardstick.most(truth)
+    size = yardstick.size.to(found.device, torch.float64)
+    info = torch.finfo(found.dtype)
+    rounding = MAP_ULPS[_dtype_name(found)] * info.eps * truth.abs() + info.smallest_normal
+    off, limit = (found.double() - truth).abs(), most * size + rounding
+    off = torch.where(off.isfinite(), off, 0.0)
+    wrong = off > limit.nan_to_num(torch.inf)
+    if bool(wrong.any()):
+        described = _describe(name, found, truth, off, limit)
+        raise AssertionError(described + _explained(found, truth, wrong))
+    mean = float(error.square().mean().sqrt()) if error.numel() else 0.0
+    if mean > mean_most:
+        raise AssertionError(
+            f"{name}: the root mean square error is {mean:.2e} of what is added up, over "
+            f"{mean_most:.2e}, the limit from the same roundings done right: every element is a "
+            "little off, as with one bit fewer in an operand, a coarser scale, or sums kept in a "
+            f"shorter number{_explained(found, truth, wrong)}"
         )
 
 
