@@ -63,5 +63,5 @@ def swiglu_backward_(
             or two of them share memory, unless they are columns of one buffer: the same row
             stride, and no column in common. Nothing has been written then.
     """
-    # TODO(kata): check, launch over what was given (about 25 lines with helpers)
+    # TODO(kata): check, launch over what was given (about 20 lines with helpers)
     raise NotImplementedError
