@@ -15,7 +15,8 @@ import triton.language as tl
 from numba import cuda
 
 from harness.base.errors import MetadataError
-from harness.content.kata import edge_cases, load_kata
+from harness.content.cases import edge_cases
+from harness.content.kata import load_kata
 from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
 from harness.judge.guarded import GuardedCall
 from harness.judge.shared_checks import test_tile_edges as tile_edges

@@ -18,8 +18,9 @@ from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli import main
 from harness.cli.house import House
+from harness.content.cases import varied_cases
 from harness.content.catalog import load_curriculum
-from harness.content.kata import load_kata, varied_cases
+from harness.content.kata import load_kata
 from harness.learner.mastery import standing
 from harness.learner.progress import Check, Progress
 from harness.learner.workspace import Workspace

@@ -162,6 +162,25 @@ def test_a_copy_is_told(gaps):
     assert_read_in_place(trial(copies), {"y": gaps})
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float64], ids=str)
+def test_rows_with_a_gap_can_begin_where_tma_wants_them(dtype):
+    seen = []
+
+    def entry(x, y):
+        seen.append(x.stride(0) * x.itemsize)
+        return x + y
+
+    narrow = trial(entry, cases=[{"rows": 3, "cols": 5}])
+    made = narrow.oracle.make_inputs
+    narrow.oracle.make_inputs = lambda **how: {
+        name: one.to(dtype) for name, one in made(**how).items()
+    }
+    assert_read_in_place(narrow, {"x": "aligned"})
+    (pitch,) = seen
+    assert pitch % 16 == 0
+    assert pitch > 5 * dtype.itemsize
+
+
 def test_gaps_that_are_read_as_data_are_told():
     with pytest.raises(AssertionError, match="result: "):
         assert_read_in_place(trial(ignores_gaps), {"x": "rows"})
@@ -201,14 +220,15 @@ def test_rows_lie_further_apart_than_31_bits_count():
         assert_reaches_past_31_bits(trial(offsets_wrap), "x")
 
 
-def test_rows_far_apart_are_aligned_for_cuda():
+@pytest.mark.parametrize("backend", ["cuda", "gluon"])
+def test_rows_far_apart_are_aligned_where_16_bytes_may_be_loaded_at_once(backend):
     seen = []
 
     def entry(x, y):
         seen.append((x.data_ptr() % 16, x.stride(0) * x.itemsize % 16))
         return x + y
 
-    assert_reaches_past_31_bits(trial(entry, backend="cuda"), "x")
+    assert_reaches_past_31_bits(trial(entry, backend=backend), "x")
     assert seen == [(0, 0)]
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import nearest
 from harness.base.schema import Problems, Table, read_toml
 from harness.content.course import part_of
+from harness.content.functions import function_of, split
 from harness.content.promises import Refusal, take_in_place, take_refusals
 
 BACKENDS = (
@@ -113,7 +113,7 @@ class Kata:
     meant to change, `vary` values that arguments of a case may take, in any combination, `edges`
     sizes that are tried at the edges of tiles; one that `repeats` gives the same bits in every run.
     What it `refuses`, reads `in_place`, and takes with rows further apart than 31 bits count, are
-    promises that the harness tests.
+    promises that the harness tests. Cases with the key `function` are those of a later one.
     """
 
     root: Path
@@ -149,6 +149,14 @@ class Kata:
     def id(self) -> str:
         """Week and name, as in ``week09/fused_silu``."""
         return f"week{self.week:02d}/{self.name}"
+
+    def in_place_by_function(self) -> list[Mapping[str, str]]:
+        """The entries of `in_place` that belong together: those of one function."""
+        functions = dict.fromkeys(split(name)[0] for name in self.in_place)
+        return [
+            {name: gaps for name, gaps in self.in_place.items() if split(name)[0] == one}
+            for one in functions
+        ]
 
     @property
     def folder(self) -> Path:
@@ -233,17 +241,33 @@ def week_number(folder: Path, problems: Problems) -> int:
     return 0
 
 
+def _threshold_name(row: Table, default: str) -> str:
+    function = row.data.get("function")
+    return row.take("name", str, f"{function}: {default}" if function else default)
+
+
+def _of_function(row: Table, case: Case | None) -> Case | None:
+    """The `case` of a threshold, for the function that the threshold names."""
+    function = row.optional("function", str)
+    if function is None:
+        return case
+    if case is None:
+        row.problems.add(f"{row.where}function", "a `case` beside it", "none")
+        return None
+    return {"function": function, **case}
+
+
 def _cost(row: Table, backend: str) -> CostThreshold:
     meter = row.choice("meter", METERS)
     target = row.optional("target", str)
     threshold = CostThreshold(
-        name=row.take("name", str, f"{meter}@{target}" if target else meter),
+        name=_threshold_name(row, f"{meter}@{target}" if target else meter),
         meter=meter,
         bound=row.optional("bound", float),
         at_most=row.optional("at_most", float),
         at_least=row.optional("at_least", float),
         exactly=row.optional("exactly", float),
-        case=row.optional("case", dict),
+        case=_of_function(row, row.optional("case", dict)),
         target=target,
     )
     limits = (threshold.bound, threshold.at_most, threshold.at_least, threshold.exactly)
@@ -264,14 +288,14 @@ def _speed(row: Table) -> SpeedThreshold:
     kind = row.choice("kind", ("roofline", "baseline"))
     against = row.optional("against", str)
     threshold = SpeedThreshold(
-        name=row.take("name", str, f"vs {against}" if against else kind),
+        name=_threshold_name(row, f"vs {against}" if against else kind),
         kind=kind,
         fraction=row.optional("fraction", float),
         ratio=row.optional("ratio", float),
         against=against,
         dtype=row.optional("dtype", str),
         on=row.choice("on", ("cuda", "any"), "cuda"),
-        case=row.take("case", dict),
+        case=_of_function(row, row.take("case", dict)) or {},
         profiles=row.take("profiles", dict, {}),
     )
     if kind == "roofline" and threshold.fraction is None:
@@ -315,14 +339,15 @@ def _check_values(kata: Kata, problems: Problems) -> None:
             known = {key for case in kata.cases for key in case}
             problems.add(f"vary.{name}", "an argument of a case", repr(name) + nearest(name, known))
     for name in kata.edges:
-        if not any(type(case.get(name)) is int for case in kata.cases):
-            known = {
-                key for case in kata.cases for key, value in case.items() if type(value) is int
-            }
+        function, size = split(name)
+        cases = [case for case in kata.cases if function_of(case) == function]
+        if not any(type(case.get(size)) is int for case in cases):
+            known = {key for case in cases for key, value in case.items() if type(value) is int}
             expected = "arguments of a case that are whole numbers"
-            problems.add("edges", expected, repr(name) + nearest(name, known))
+            problems.add("edges", expected, repr(name) + nearest(size, known))
     if kata.edges and kata.backend not in SIMULATED:
         problems.add("edges", f"a backend among {', '.join(SIMULATED)}", repr(kata.backend))
+    _check_functions(kata, problems)
     for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
         names = [threshold.name for threshold in thresholds]
         for name in {name for name in names if names.count(name) > 1}:
@@ -331,47 +356,23 @@ def _check_values(kata: Kata, problems: Problems) -> None:
         problems.add("cost", "at least one threshold that needs no GPU", "none")
 
 
-def varied_cases(kata: Kata, device: str, count: int, seed: int) -> list[Case]:
-    """
-    Cases that `kata` does not list, for who solves it again.
-
-    Args:
-        kata: One without ``[vary]`` has none.
-        device: Where they are to run.
-        count: How many at most; fewer where there are not as many.
-        seed: The same seed gives the same cases.
-    """
-    from random import Random
-
-    bases = [case for case in kata.cases if case.get("only", device) == device]
-    fresh: list[Case] = []
-    for base in bases:
-        names = [name for name in base if name in kata.vary]
-        for values in product(*(kata.vary[name] for name in names)):
-            case = {**base, **dict(zip(names, values, strict=True))}
-            if case not in bases and case not in fresh:
-                fresh.append(case)
-    return Random(seed).sample(fresh, min(count, len(fresh)))
-
-
-def edge_cases(kata: Kata, device: str) -> dict[str, list[Case]]:
-    """
-    Cases from which the sizes that `kata` names as `edges` may be swept, by the flags they set.
-
-    Arguments that are true or false choose what is computed. Only floating-point cases are
-    taken where there are some; none without `edges`.
-    """
-    cases = [
-        case
-        for case in kata.cases
-        if case.get("only", device) == device and all(name in case for name in kata.edges)
-    ]
-    floats = [case for case in cases if "float" in str(case.get("dtype"))]
-    found: dict[str, list[Case]] = {}
-    for case in (floats or cases) if kata.edges else ():
-        flags = "-".join(name for name, value in case.items() if value is True)
-        found.setdefault(flags or "plain", []).append(case)
-    return found
+def _check_functions(kata: Kata, problems: Problems) -> None:
+    """A case, threshold, promise or argument of a later function names one that there is."""
+    of_thresholds = [one.case for one in kata.cost] + [one.case for one in kata.speed]
+    named = {
+        "cases.function": [function_of(case) for case in kata.cases],
+        "case.function": [function_of(case) for case in of_thresholds if case],
+        "refuses.function": [one.function for one in kata.refuses],
+        "edges": [split(name)[0] for name in kata.edges],
+        "in_place": [split(name)[0] for name in kata.in_place],
+        "int64_rows": [split(name)[0] for name in kata.int64_rows],
+    }
+    later = kata.functions[1:]
+    for key, functions in named.items():
+        for function in functions:
+            if function is not None and function not in later:
+                expected = "a function after the first, which needs no name"
+                problems.add(key, expected, repr(function) + nearest(function, later))
 
 
 @cache

@@ -7,7 +7,9 @@ from typing import Any
 
 from harness.base.schema import Table
 
-GAPS = ("rows", "elements")  # after each row, or after each element of the last axis
+# after each row, after each element of the last axis, or after each row such that all rows
+# begin at a multiple of 16 bytes, as TMA asks for
+GAPS = ("rows", "elements", "aligned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -15,7 +17,8 @@ class Refusal:
     """
     A call that raises `error`, in a message with the word `names`, and `says` if that is given.
 
-    It is the call of the first case with some arguments changed: `given` has a value for each, or
+    It is the call of the first case of `function` (None: the kata's first one) with some
+    arguments changed: `given` has a value for each, or
     a table of what changes in it (`shape`, `dtype`, `gaps`, `device`). A key may name several
     arguments, with blanks between.
     """
@@ -24,6 +27,7 @@ class Refusal:
     given: Mapping[str, Any]
     says: str | None
     error: str
+    function: str | None = None
 
     def __repr__(self) -> str:
         """What is asked for, as a learner reads it beside a failed check."""
@@ -37,7 +41,8 @@ class Refusal:
             _shown(change) if key.split()[0] == self.names else f"{key} {_shown(change)}"
             for key, change in self.given.items()
         ]
-        return f"{self.names}: {', '.join(changes)}"
+        of = f"{self.function}, " if self.function else ""
+        return f"{of}{self.names}: {', '.join(changes)}"
 
 
 def _shown(change: Any) -> str:  # noqa: ANN401
@@ -66,6 +71,7 @@ def _refusal(row: Table) -> Refusal:
         given=given,
         says=row.optional("says", str),
         error=row.take("error", str, "ValueError"),
+        function=row.optional("function", str),
     )
     kind = getattr(builtins, refusal.error, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 from typing import TYPE_CHECKING
 
+from harness.content.functions import arguments_of, function_of
 from harness.content.kata import Case
 from harness.judge import kernels
 
@@ -83,7 +84,7 @@ def _together(x: str, y: str, tile: int) -> list[tuple[Sizes, int]]:
 
 def least_launched(trial: "Trial", cases: Sequence[Case]) -> Case:
     """The case with the fewest blocks beside those along what is swept; the first of several."""
-    axes = trial.submission.kata.edges
+    axes = arguments_of(trial.submission.kata.edges, function_of(cases[0]))
 
     def blocks(case: Case) -> float:
         grids = _grids(trial, {**case, **dict.fromkeys(axes, 1)})
@@ -94,7 +95,7 @@ def least_launched(trial: "Trial", cases: Sequence[Case]) -> Case:
 
 def tiles_of(trial: "Trial", case: Case, seen: Iterable[int]) -> Tiles:
     """For each axis the extents its tiles may have: the grid's along it, then those `seen`."""
-    axes = trial.submission.kata.edges
+    axes = arguments_of(trial.submission.kata.edges, function_of(case))
     lengths = {value for name, value in case.items() if name not in axes}
     # as large as the size of something else, it need not be a tile; the largest one is outermost
     usual = sorted({one for one in seen if 1 < one <= LARGEST}, key=lambda n: (n in lengths, -n))
@@ -122,7 +123,7 @@ def _grids(trial: "Trial", case: Case) -> Launches | None:
     arguments = trial.launchable(trial.inputs(case))
     try:
         with kernels.left_out(backend, at_most=MOST_LAUNCHES) as launches:
-            trial.submission.entry(**arguments)
+            trial.of(function_of(case)).entry(**arguments)
     except NotImplementedError:
         raise
     except Exception:  # noqa: BLE001 -- whatever it is, the runs that count will show it

@@ -100,7 +100,7 @@ class GuardedCall:
         checked: bool = False,
     ) -> Any:  # noqa: ANN401
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
-        entry, kata = self.trial.submission.entry, self.trial.submission.kata
+        entry, kata = self.trial.entry, self.trial.submission.kata
         if checked:
             entry = held_to_annotations(entry)
         entry = self.trial.callable(entry)
@@ -165,7 +165,7 @@ class GuardedCall:
         """Check the form of an answer, then compare it with the oracle's on untouched inputs."""
         __tracebackhide__ = True
         assert_sound(result, self.arguments, writes=self.trial.submission.kata.writes)
-        want = self.trial.oracle.reference(**self.original)
+        want = self.trial.truth(self.original)
         try:
             assert_matches(result, want, same_precision=self.trial.trusted(self.original))
         finally:
@@ -193,8 +193,8 @@ class GuardedCall:
         self.refill(self.original)
         try:
             with kernels.left_out(backend, at_most=launches), poisoned_allocations(ZERO):
-                without = self.trial.submission.entry(**self.arguments)
-            want = self.trial.oracle.reference(**self.original)
+                without = self.trial.entry(**self.arguments)
+            want = self.trial.truth(self.original)
             assert_matches(without, want, same_precision=self.trial.trusted(self.original))
         except Exception:  # noqa: BLE001 -- however it goes wrong, it needs its kernels
             return

@@ -63,6 +63,10 @@ class Loadable(Submission):
                 )
         return module
 
+    def named(self, function: str) -> Callable[..., Any]:
+        """One of the kata's functions."""
+        return getattr(self.module, function)  # type: ignore[no-any-return]
+
     @property
     def entry(self) -> Callable[..., Any]:
         """The first of the kata's functions: the one the shared checks call."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from harness.base.errors import MetadataError
+from harness.content.functions import arguments_of, split
 from harness.content.promises import Refusal
 from harness.judge.correctness.answer import Value, as_tensor, copied, differences, parts
 from harness.judge.correctness.matching import assert_matches
@@ -23,12 +24,14 @@ from harness.judge.setting import Inputs
 from harness.judge.trial import ARRAY_BACKENDS, Trial
 
 PAST_31_BITS = 2**31
-ALIGNED = 16  # elements, of a byte or more
+ALIGNED = 16  # elements, of a byte or more; bytes, which TMA asks rows to begin at
+WITH_DESCRIPTORS = ("cuda", "gluon")  # backends that may load 16 bytes at once, or use TMA
 
 
 def assert_refused(trial: Trial, refusal: Refusal) -> None:
     """Check that the first case, changed as `refusal` says, raises, and names the argument."""
     __tracebackhide__ = True
+    trial = trial.of(refusal.function)
     inputs = trial.inputs(trial.cases[0])
     given = {**inputs}
     for names, change in refusal.given.items():
@@ -52,13 +55,18 @@ def assert_refused(trial: Trial, refusal: Refusal) -> None:
 
 
 def assert_read_in_place(trial: Trial, gaps: Mapping[str, str]) -> None:
-    """Check that arguments with gaps in memory are taken as they are: nothing is copied first."""
+    """
+    Check that arguments with gaps in memory are taken as they are: nothing is copied first.
+
+    All of `gaps` are arguments of one function.
+    """
     __tracebackhide__ = True
     from harness.meters.dispatch import dispatch_meter
 
+    trial = trial.of(split(next(iter(gaps)))[0])
     inputs = trial.inputs(trial.cases[0])
     given = {**inputs}
-    for name, where in gaps.items():
+    for name, where in zip(arguments_of(gaps, trial.function), gaps.values(), strict=True):
         given[name] = _with_gaps(inputs[name], where)
     assert_right = _judge_of(trial, given)
     with dispatch_meter() as counted:
@@ -73,34 +81,36 @@ def assert_read_in_place(trial: Trial, gaps: Mapping[str, str]) -> None:
     )
 
 
-def assert_reaches_past_31_bits(trial: Trial, name: str) -> None:
+def assert_reaches_past_31_bits(trial: Trial, argument: str) -> None:
     """
-    Check that rows of `name` may lie so far apart that offsets leave int32.
+    Check that rows of `argument` may lie so far apart that offsets leave int32.
 
-    One case is tried of each form, that is of those with the same keys. Floats of the dtype of
-    `name` are float16, so that what must be reserved stays small.
+    One case is tried of each form, that is of those with the same keys. Floats of its
+    dtype are float16, so that what must be reserved stays small.
     """
     __tracebackhide__ = True
+    function, name = split(argument)
+    trial = trial.of(function)
     tried: set[frozenset[str]] = set()
     for case in trial.cases:
         if (form := frozenset(case)) in tried:
             continue
         inputs = trial.inputs(case)
-        if (dtype := inputs[name].dtype).is_floating_point:
+        if (dtype := inputs[name].dtype).is_floating_point and dtype.itemsize > 1:
             inputs = {
                 key: one.half() if getattr(one, "dtype", None) == dtype else one
                 for key, one in inputs.items()
             }
         if len(inputs[name]) > 1:
-            aligned = trial.submission.kata.backend == "cuda"
+            aligned = trial.submission.kata.backend in WITH_DESCRIPTORS
             inputs[name] = _far_apart(inputs[name], aligned=aligned)
             tried.add(form)
             assert_right = _judge_of(trial, inputs)
             try:
                 assert_right(_answer(trial, inputs))
             except AssertionError as wrong:
-                raise AssertionError(f"{name}, rows 2**31 elements apart: {wrong}") from None
-    assert tried, f"int64_rows: expected a case with two rows of {name}, found none"
+                raise AssertionError(f"{argument}, rows 2**31 elements apart: {wrong}") from None
+    assert tried, f"int64_rows: expected a case with two rows of {argument}, found none"
 
 
 def _answer(trial: Trial, inputs: Inputs) -> Value:
@@ -110,12 +120,12 @@ def _answer(trial: Trial, inputs: Inputs) -> Value:
         around.enter_context(nothing_left_behind())
         around.enter_context(sealed(trial.oracle, trial.answers))
         around.enter_context(forbidden(kata.forbidden, on_the_host=trial.device == "cpu"))
-        return trial.callable(trial.submission.entry)(**trial.launchable(inputs))
+        return trial.callable(trial.entry)(**trial.launchable(inputs))
 
 
 def _judge_of(trial: Trial, inputs: Inputs) -> Callable[[Value], None]:
     """What holds an answer against the truth, which is found now: a call may change its inputs."""
-    want, trusted = trial.oracle.reference(**inputs), trial.trusted(inputs)
+    want, trusted = trial.truth(inputs), trial.trusted(inputs)
     return partial(assert_matches, want=want, same_precision=trusted)
 
 
@@ -155,10 +165,13 @@ def _changed(trial: Trial, inputs: Inputs, name: str, change: Any) -> Value:  # 
 
 
 def _with_gaps(tensor: torch.Tensor, gaps: str) -> torch.Tensor:
-    """The same values with gaps in memory: after each of the last axis' "rows" or "elements"."""
+    """The same values with gaps in memory; where, `content.promises.GAPS` says."""
     *rest, last = tensor.shape
-    wide = tensor.new_zeros(*rest, 2 * last + 1)
-    view = wide[..., :last] if gaps == "rows" else wide[..., : 2 * last : 2]
+    pitch = 2 * last + 1
+    if gaps == "aligned":
+        pitch = -(-pitch * tensor.itemsize // ALIGNED) * ALIGNED // tensor.itemsize
+    wide = tensor.new_zeros(*rest, pitch)
+    view = wide[..., : 2 * last : 2] if gaps == "elements" else wide[..., :last]
     return view.copy_(tensor)
 
 

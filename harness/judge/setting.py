@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
+from harness.content.functions import answers_of, in_oracle
 from harness.content.kata import ASYNCHRONOUS, SIMULATED
 from harness.judge import kernels
 from harness.judge.loading import Loadable
@@ -27,17 +28,37 @@ class Setting:
         submission: The implementation.
         oracle: The kata's oracle module.
         device: "cpu" or "cuda".
+        function: Which of the kata's functions is called; None for the first.
     """
 
     submission: Loadable
     oracle: ModuleType
     device: str
+    function: str | None = None
+
+    def of(self, function: str | None) -> Self:
+        """The same for another of the kata's functions."""
+        return self if function == self.function else replace(self, function=function)
+
+    @property
+    def entry(self) -> Callable[..., Any]:
+        """The function under test."""
+        return self.submission.named(self.function) if self.function else self.submission.entry
+
+    def asked(self, name: str) -> Any:  # noqa: ANN401
+        """The oracle's function `name` for the function under test; None where it has none."""
+        return in_oracle(self.oracle, name, self.function)
+
+    def truth(self, inputs: Inputs) -> Any:  # noqa: ANN401
+        """The right answer to `inputs`."""
+        return self.asked("reference")(**inputs)
 
     @property
     def answers(self) -> tuple[str, ...]:
         """Names of the oracle's functions that give the answer away."""
         rivals = [one.against for one in self.submission.kata.speed if one.against is not None]
-        return ("reference", "same_precision", *rivals)
+        later = getattr(self.submission.kata, "functions", ())[1:]
+        return (*answers_of(later), *rivals)
 
     @property
     def simulated(self) -> bool:
@@ -105,5 +126,5 @@ class Setting:
 
     def trusted(self, inputs: Inputs) -> Any:  # noqa: ANN401
         """The same formula in the working precision, where the oracle has it."""
-        formula = getattr(self.oracle, "same_precision", None)
+        formula = self.asked("same_precision")
         return None if formula is None else formula(**inputs)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from harness.base.errors import MetadataError
+from harness.content.functions import arguments_in, function_of, in_oracle
 from harness.content.kata import (
     ON_THE_HOST,
     STATIC_METERS,
@@ -71,9 +72,8 @@ class Trial(Setting):
         """Fresh inputs of `case`, as the oracle makes them."""
         backend = self.submission.kata.backend
         arguments = case_arguments(case, backend)
-        inputs = self.oracle.make_inputs(
-            **arguments, device=self.device, seed=self.seed + seed_offset
-        )
+        make_inputs = in_oracle(self.oracle, "make_inputs", function_of(case))
+        inputs = make_inputs(**arguments, device=self.device, seed=self.seed + seed_offset)
         if not isinstance(inputs, dict):
             raise MetadataError(
                 f"{self.submission.kata.oracle}: make_inputs: expected a dict of arguments, found "
@@ -83,8 +83,8 @@ class Trial(Setting):
 
     @property
     def cases(self) -> list[Case]:
-        """The cases that run on this device."""
-        cases = self.submission.kata.cases
+        """The cases of the function under test that run on this device."""
+        cases = [one for one in self.submission.kata.cases if function_of(one) == self.function]
         return [one for one in cases if one.get("only", self.device) == self.device]
 
     @property
@@ -93,14 +93,14 @@ class Trial(Setting):
         return getattr(self.oracle, "STRUCTURED", ())
 
     def prepare(self, case: Case, seed_offset: int, scale: float = 1.0) -> GuardedCall:
-        """The entry function with the inputs of `case`, floats times `scale`, in guard bands."""
+        """The function of `case` with its inputs, floats times `scale`, in guard bands."""
         inputs = self.inputs(case, seed_offset)
         loose = [value for name, value in inputs.items() if name not in self.structured]
         for view in map(as_tensor, [part for _, part in parts(loose, "")]):
             # numbers of few bits keep theirs: their scales are scaled
             if view is not None and view.is_floating_point() and view.itemsize > 1:
                 view.mul_(scale)
-        return GuardedCall(self, inputs)
+        return GuardedCall(self.of(function_of(case)), inputs)
 
     def scales(self, case: Case) -> tuple[float, ...]:
         """What the inputs of `case` are multiplied by, one after the other."""
@@ -110,6 +110,8 @@ class Trial(Setting):
     def judge_cost(self, threshold: CostThreshold) -> Verdict:
         """Measure a `[[cost]]` entry on its own case, in a call whose answer is checked."""
         assert threshold.case is not None
+        if (function := function_of(threshold.case)) != self.function:
+            return self.of(function).judge_cost(threshold)
         if threshold.meter in STATIC_METERS:
             assert threshold.target is not None
             facts = self.compile(threshold.target, threshold.case)
@@ -128,9 +130,9 @@ class Trial(Setting):
 
     def _least(self, meter: str, inputs: Inputs) -> float | None:
         """The least possible of what moves through memory; None for other meters."""
-        if meter not in MOVED or not hasattr(self.oracle, "cost"):
+        if meter not in MOVED or self.asked("cost") is None:
             return None
-        cost: Cost = self.oracle.cost(**inputs)
+        cost: Cost = self.asked("cost")(**inputs)
         return cost.bytes / MOVED[meter]
 
     def judge_speed(self, threshold: SpeedThreshold, publish: Publish) -> Verdict:
@@ -139,10 +141,12 @@ class Trial(Setting):
 
         `publish` is given the samples of a right answer, and the verdict whatever it is.
         """
+        if (function := function_of(threshold.case)) != self.function:
+            return self.of(function).judge_speed(threshold, publish)
         inputs = self.inputs(threshold.case)
         arguments = self.launchable(inputs)
         check = SpotCheck(
-            self.callable(self.submission.entry),
+            self.callable(self.entry),
             arguments,
             lambda number: self.launchable(self.inputs(threshold.case, number)),
             ahead=None if self.on_the_host else room_for(arguments),
@@ -160,7 +164,7 @@ class Trial(Setting):
             verdict = judge_ratio(timed, self.profile, required, threshold.name)
         else:
             dtype = threshold.dtype or str(threshold.case.get("dtype", "float32"))
-            cost = self.oracle.cost(**inputs)
+            cost = self.asked("cost")(**inputs)
             verdict = judge_roofline(timed, cost, dtype, self.profile, required, threshold.name)
         self._assert_right_while_timed(call)
         publish(timed.mine, verdict)
@@ -202,7 +206,7 @@ class Trial(Setting):
         __tracebackhide__ = True
         changed = ", ".join(call.changed)
         assert not changed, f"input {changed} was written to while timed: expected it unchanged"
-        want = self.oracle.reference(**call.inputs)
+        want = self.truth(call.inputs)
         trusted = self.trusted(call.inputs)
         assert_matches(call.result, want, same_precision=trusted, name="timed result")
 
@@ -229,7 +233,7 @@ def room_for(arguments: Inputs) -> int:
 
 def case_arguments(case: Case, backend: str) -> dict[str, Any]:
     """The keyword arguments of make_inputs: reserved keys gone, `dtype` as the backend's own."""
-    arguments = {name: value for name, value in case.items() if name != "only"}
+    arguments = arguments_in(case)
     if isinstance(arguments.get("dtype"), str):
         name = arguments["dtype"]
         arguments["dtype"] = np.dtype(name) if backend in ARRAY_BACKENDS else getattr(torch, name)

@@ -42,6 +42,7 @@ from triton.runtime.jit import JITFunction
 
 from harness import cuda
 from harness.content.course import PACKAGED
+from harness.content.functions import in_oracle
 from harness.meters.kernel_facts import cuda_facts, triton_facts
 
 DEVICE = "cuda:0"  # with its index: a build of PyTorch without CUDA cannot look it up
@@ -187,7 +188,8 @@ def inspect(request: Mapping[str, Any]) -> Answer:
         case["dtype"] = getattr(torch, case["dtype"])
     # inputs that come from NumPy are real until they are moved
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs = pretended_inputs(oracle, case, mode)
+    make_inputs = in_oracle(oracle, "make_inputs", request["function"])
+    inputs = pretended_inputs(make_inputs, case, mode)
     # after the file was loaded, which may have made errors of all warnings
     warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
     with mode:
@@ -245,13 +247,15 @@ def enter_custom_operators() -> None:
             operator._abstract_fn = bodies.get("cuda", bodies.get(None))
 
 
-def pretended_inputs(oracle: ModuleType, case: Answer, mode: FakeTensorMode) -> Answer:
+def pretended_inputs(
+    make_inputs: Callable[..., Answer], case: Answer, mode: FakeTensorMode
+) -> Answer:
     """Make the launcher's arguments, their tensors on the pretended GPU and without memory."""
     try:
         with mode:
-            return oracle.make_inputs(**case, device=DEVICE, seed=0)  # type: ignore[no-any-return]
+            return make_inputs(**case, device=DEVICE, seed=0)
     except RuntimeError:  # it reads values of what it draws: draw for real, then forget them
-        real = oracle.make_inputs(**case, device="cpu", seed=0)
+        real = make_inputs(**case, device="cpu", seed=0)
     with mode:
         return tree_map_only(torch.Tensor, like_on_device, real)  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ import pytest
 
 from harness.base.errors import HarnessError, UsageProblem
 from harness.content.catalog import find_root
+from harness.content.functions import arguments_in, function_of
 from harness.content.kata import Case, Kata, kata_of
 from harness.hardware.bridges import bridge_numba_cuda
 from harness.hardware.environment import cache_folder, session_profile
@@ -253,15 +254,16 @@ def compiled(submission: Loadable, kata: ModuleType) -> Callable[..., Any]:
 
 
 def _compile(submission: Loadable, target: str, case: Case) -> Any:  # noqa: ANN401
-    if _ends_as_a_stub(submission.entry):
+    function = function_of(case) or submission.kata.functions[0]
+    if _ends_as_a_stub(submission.named(function)):
         raise NotImplementedError  # no compiler need be asked
     from harness.meters.compiled import CompileRequest, StillAStub, compile_kernels
 
     request = CompileRequest(
         file=submission.path,
         oracle=submission.kata.oracle,
-        function=submission.kata.functions[0],
-        case={name: value for name, value in case.items() if name != "only"},
+        function=function,
+        case=arguments_in(case),
         target=target,
     )
     try:

@@ -11,10 +11,10 @@ import random
 import re
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,14 +22,14 @@ import pytest
 from harness.authoring.draws import Draws
 from harness.authoring.matrix import FailFast, MatrixState, function_name
 from harness.base.errors import HarnessError, nearest
+from harness.content.cases import edge_cases, varied_cases
 from harness.content.catalog import find_root
+from harness.content.functions import function_of, in_oracle
 from harness.content.kata import (
     ASYNCHRONOUS,
     Case,
     Kata,
-    edge_cases,
     kata_of,
-    varied_cases,
 )
 from harness.content.submission import resolve_all
 from harness.hardware.environment import (
@@ -258,30 +258,37 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = [case for case in kata.cases if case.get("only", device) == device]
     more = metafunc.config.getoption("--vary")
     cases += varied_cases(kata, device, more, metafunc.config.stash[SEED])
-    comparable = _has_reference(kata)
+    judged = _comparable(kata)
+    cases = [case for case in cases if function_of(case) in judged]
+    firsts = _firsts(cases)
     if "case" in wanted:
-        metafunc.parametrize("case", cases if comparable else [], ids=_case_id)
+        metafunc.parametrize("case", cases, ids=_case_id)
     if "first_case" in wanted:
-        metafunc.parametrize("first_case", cases[:1] if comparable else [], ids=_case_id)
+        metafunc.parametrize("first_case", firsts, ids=_case_id)
     if "repeated_case" in wanted:
-        repeated = cases[:1] if comparable and kata.repeats else []
+        repeated = firsts if kata.repeats else []
         metafunc.parametrize("repeated_case", repeated, ids=_case_id)
     if "scheduled_case" in wanted:
-        asynchronous = comparable and device == "cpu" and kata.backend in ASYNCHRONOUS
-        metafunc.parametrize("scheduled_case", cases[:1] if asynchronous else [], ids=_case_id)
+        asynchronous = device == "cpu" and kata.backend in ASYNCHRONOUS
+        metafunc.parametrize("scheduled_case", firsts if asynchronous else [], ids=_case_id)
     if "refusal" in wanted:
-        refused = kata.refuses if comparable and cases else []
+        fed = {function_of(case) for case in firsts}
+        refused = [one for one in kata.refuses if one.function in fed]
         metafunc.parametrize("refusal", refused, ids=lambda one: one.label)
     if "in_place" in wanted:
-        metafunc.parametrize("in_place", [kata.in_place] if kata.in_place else [], ids=", ".join)
+        metafunc.parametrize("in_place", kata.in_place_by_function(), ids=", ".join)
     if "far_argument" in wanted:
         metafunc.parametrize("far_argument", kata.int64_rows)
     if "float_case" in wanted:
         floats = [case for case in cases if str(case.get("dtype")).startswith(FLOATS)]
-        metafunc.parametrize("float_case", floats[:1] if comparable else [], ids=_case_id)
+        metafunc.parametrize("float_case", _firsts(floats), ids=_case_id)
     if "swept_cases" in wanted:
         # where a simulator shows the tiles
-        swept = edge_cases(kata, device) if comparable and device == "cpu" else {}
+        swept = {
+            name: cases
+            for name, cases in (edge_cases(kata, device) if device == "cpu" else {}).items()
+            if function_of(cases[0]) in judged
+        }
         metafunc.parametrize("swept_cases", list(swept.values()), ids=list(swept))
     if "cost_threshold" in wanted:
         counted = [one for one in kata.cost if one.case is not None] if device == "cpu" else []
@@ -307,9 +314,19 @@ def _submissions(kata: Kata, config: pytest.Config) -> list[Loadable]:
     return known[kata.folder]
 
 
-def _has_reference(kata: Kata) -> bool:
+def _comparable(kata: Kata) -> set[str | None]:
+    """Functions whose answers the oracle can judge; None stands for the first one."""
     text = kata.oracle.read_text(encoding="utf-8")
-    return all(re.search(rf"^def {name}\(", text, re.M) for name in ("make_inputs", "reference"))
+    defined = set(re.findall(r"^def (\w+)\(", text, re.M))
+    oracle = SimpleNamespace(**dict.fromkeys(defined, True))
+    functions = (None, *kata.functions[1:])
+    needed = ("make_inputs", "reference")
+    return {one for one in functions if all(in_oracle(oracle, name, one) for name in needed)}
+
+
+def _firsts(cases: Sequence[Case]) -> list[Case]:
+    """The first case of each function."""
+    return list({function_of(case): case for case in reversed(cases)}.values())[::-1]
 
 
 def _case_id(case: Case) -> str:

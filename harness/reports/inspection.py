@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.base.errors import SubmissionError, UsageProblem
+from harness.content.functions import arguments_in, function_of
 from harness.content.kata import Case
 from harness.content.submission import Submission
 from harness.hardware.profiles import Profile
@@ -159,8 +160,8 @@ def _request(submission: Submission, case: Case, target: str) -> CompileRequest:
     return CompileRequest(
         file=submission.path,
         oracle=kata.oracle,
-        function=kata.functions[0],
-        case=case,
+        function=function_of(case) or kata.functions[0],
+        case=arguments_in(case),
         target=target,
     )
 

@@ -9,8 +9,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.base.errors import HarnessError
+from harness.content.functions import function_of, in_oracle
 from harness.content.kata import load_kata
 from harness.content.submission import resolve
 from harness.hardware.environment import cache_folder
@@ -26,19 +28,26 @@ def run_case(submission: Loadable, case: int, target: str) -> list[Launched]:
     """The launches of a call on a case, counted from 1, on the inputs of seed 0."""
     kata = submission.kata
     arguments = case_arguments(kata.cases[case - 1], kata.backend)
+    function = function_of(kata.cases[case - 1])
+    entry = function or kata.functions[0]
+
+    def inputs() -> dict[str, Any]:
+        make_inputs = in_oracle(load_module(kata.oracle), "make_inputs", function)
+        return make_inputs(**arguments, device="cpu", seed=0)  # type: ignore[no-any-return]
+
     if kata.backend == "cuda":
         from harness.meters.ptx import ptx_meter
         from harness.simulators.ptx.host import launching
 
-        inputs = load_module(kata.oracle).make_inputs(**arguments, device="cpu", seed=0)
+        given = inputs()
         with launching(arch=target), ptx_meter(raising=False) as meter:
-            submission.entry(**inputs)
+            submission.named(entry)(**given)
         return meter.launched
     from harness.meters.triton_ptx import run_compiled
 
     launched = run_compiled(target)
-    inputs = load_module(kata.oracle).make_inputs(**arguments, device="cpu", seed=0)
-    submission.entry(**inputs)
+    given = inputs()
+    submission.named(entry)(**given)
     return launched
 
 

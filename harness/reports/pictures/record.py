@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.base.errors import HarnessError
+from harness.content.functions import function_of, in_oracle
 from harness.content.kata import load_kata
 from harness.content.submission import resolve
 from harness.hardware.environment import cache_folder
@@ -24,9 +25,12 @@ STUB, REFUSED = 10, 11  # exit codes: nothing written yet; an error that says it
 def record(submission: Loadable, case: int) -> Recording | Timeline | None:
     """Record the call on a case, counted from 1; on the inputs of seed 0."""
     kata = submission.kata
-    arguments = case_arguments(kata.cases[case - 1], kata.backend)
-    inputs = load_module(kata.oracle).make_inputs(**arguments, device="cpu", seed=0)
-    call = partial(submission.entry, **inputs)
+    chosen = kata.cases[case - 1]
+    arguments, function = case_arguments(chosen, kata.backend), function_of(chosen)
+    make_inputs = in_oracle(load_module(kata.oracle), "make_inputs", function)
+    entry = submission.named(function or kata.functions[0])
+    inputs = make_inputs(**arguments, device="cpu", seed=0)
+    call = partial(entry, **inputs)
     if kata.backend == "numba":
         from harness.reports.pictures.record_simt import record_simt
 
