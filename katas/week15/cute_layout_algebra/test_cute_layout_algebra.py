@@ -57,18 +57,19 @@ def test_an_int_may_stand_for_any_mode(kata, crd, offset):
 def test_offsets_of_all_coordinates(kata, oracle, layout):
     made = kata.Layout(*layout)
     found = [kata.crd2idx(crd, made) for crd in oracle.coordinates(made.shape)]
-    assert found == oracle.offsets(*layout), f"input: {made}"
-    found = [kata.crd2idx(i, made) for i in range(len(found))]
-    assert found == oracle.offsets(*layout), f"input: {made}, ints as coordinates"
+    assert found == oracle.offsets(*layout)
+    by_ints = [kata.crd2idx(i, made) for i in range(len(found))]
+    assert by_ints == oracle.offsets(*layout)
 
 
 @given(layout=layouts())
 @example(layout=(((2, (3,)), 2), ((1, (2,)), 6)))
+@example(layout=(((2, 3),), ((3, 1),)))  # one mode, which has two of its own
 def test_coordinates_in_order(kata, oracle, layout):
     shape = layout[0]
     expected = oracle.coordinates(shape)
     found = [kata.idx2crd(i, shape) for i in range(len(expected))]
-    assert found == expected, f"input: {shape}"
+    assert found == expected
 
 
 def test_large_coordinates_are_exact(kata):
@@ -86,6 +87,12 @@ def test_large_coordinates_are_exact(kata):
 def test_coordinates_beyond_the_shape_are_refused(kata, crd):
     with pytest.raises(ValueError, match="^crd: "):
         kata.crd2idx(crd, kata.Layout(((2, 3), 4), ((12, 1), 3)))
+
+
+@pytest.mark.parametrize("crd", [(1, 0), (0, (0, 1)), 4], ids=str)
+def test_a_mode_of_one_element_has_one_coordinate(kata, crd):
+    with pytest.raises(ValueError, match="^crd: "):
+        kata.crd2idx(crd, kata.Layout((1, (4, 1)), (9, (1, 9))))
 
 
 @pytest.mark.parametrize("i", [24, -1])
@@ -170,8 +177,9 @@ def test_nothing_but_what_straddles_is_refused(kata, oracle, a, count, step):
         found = kata.composition(kata.Layout(*a), kata.Layout(count, step))
     except ValueError:
         found = None
+    words = f"input: a = {kata.Layout(*a)}, b = {count}:{step} | yours: {found or 'ValueError'}"
     expected = expected and kata.Layout(*expected)
-    assert found == expected, f"input: a = {kata.Layout(*a)}, b = {count}:{step}"
+    assert found == expected, f"{words}, expected: {expected or 'ValueError'}"
 
 
 # ---- complement ----------------------------------------------------------------------------
@@ -239,6 +247,7 @@ def test_division_is_composition_with_tile_and_rest(kata, oracle, a, b):
 @example(a=((2, 2), (4, 1)), b=((4, 2), (2, 1)))  # copies in another order
 @example(a=((2, 5), (5, 1)), b=((3, 4), (1, 3)))
 @example(a=((2, 1), (1, 7)), b=(3, 2))  # a stays as it is
+@example(a=(2, 4), b=(2, 4))  # 2 copies, the second one as far off as the fifth of many
 def test_product_repeats_a_over_the_rest(kata, oracle, a, b):
     expected = oracle.multiplied(a, b)
     assume(expected is not None)
@@ -279,7 +288,7 @@ def test_a_layout_of_2_to_the_40_is_not_evaluated(kata, lines, calls, cost):
             kata.logical_divide(a, kata.Layout(2**30, 2**5)),
             kata.logical_product(a, kata.Layout(2**30, 1)),
         ]
-    assert list(map(str, found)) == [
+    expected = [
         f"({2**20},{2**20}):({HUGE},1)",
         f"(({2**5},{2**20}),{2**15}):(({2**15 * HUGE},1),{HUGE})",
         f"3:{2**30 * (2**60 + 1)}",
@@ -289,5 +298,6 @@ def test_a_layout_of_2_to_the_40_is_not_evaluated(kata, lines, calls, cost):
         f"(({2**15},{2**15}),({2**5},{2**5})):(({2**5 * HUGE},1),({HUGE},{2**15}))",
         f"(({2**20},({2**10},{2**10})),{2**30}):(({HUGE},(1,{2**10})),{2**20})",
     ]
+    assert [str(layout) for layout in found] == expected
     cost.check("evaluations", asked.calls)
     cost.check("lines", counted.lines)
