@@ -63,7 +63,7 @@ def test_each_thread_has_a_block_of_values(kata, oracle, thr, val):
     (rows, columns), tv = kata.make_layout_tv(Layout(*thr), Layout(*val))
     assert (rows, columns) == (thr[0][0] * val[0][0], thr[0][1] * val[0][1])
     expected = oracle.places(thr, val) @ [1, rows]
-    assert table(tv) == expected.tolist(), f"input: thr = {thr}, val = {val}"
+    assert table(tv) == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_partition_is_a_slice_of_the_tile(kata, oracle, data, thr, val):
         kata.partition(Layout(*tensor), tiler, tv, thread, tile) for thread in range(tv[0].size())
     ]
     expected = oracle.slices(tensor, thr, val, tile).tolist()
-    assert found == expected, f"input: {tensor = }, {thr = }, {val = }, {tile = }"
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,14 @@ def test_partition_is_a_slice_of_the_tile(kata, oracle, data, thr, val):
 def test_accumulator_of_a_warp(kata, oracle, tid, tile, expected):
     tensor, tv = Layout((48, 24), (24, 1)), Layout(*oracle.ACCUMULATOR)
     assert kata.partition(tensor, (16, 8), tv, tid, tile) == expected
+
+
+def test_offsets_are_ints(kata, oracle):
+    """NumPy's integers would wrap around where a large tensor's offsets go on."""
+    found = kata.partition(
+        Layout((48, 24), (24, 1)), (16, 8), Layout(*oracle.ACCUMULATOR), 5, (2, 1)
+    )
+    assert [type(offset).__name__ for offset in found] == ["int"] * 4
 
 
 def test_large_offsets_are_exact(kata, oracle):
@@ -134,7 +142,7 @@ def test_tiles_that_are_not_there_are_refused(kata, oracle, tile):
         kata.partition(tensor, (16, 8), tv, 0, tile)
 
 
-@pytest.mark.parametrize("shape", [(40, 24), (48, 20), (8, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(40, 24), (48, 20), (8, 8), (8, 16)], ids=str)
 def test_parts_of_tiles_are_refused(kata, oracle, shape):
     tensor, tv = Layout(shape, (shape[1], 1)), Layout(*oracle.ACCUMULATOR)
     with pytest.raises(ValueError, match="^tensor: "):
@@ -193,6 +201,22 @@ def test_vectors_of_an_accumulator(kata, oracle, stride, bits):
     assert kata.vector_bits(tensor, (16, 8), tv, 16) == bits
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride", "bits"),
+    [  # of threads and values, in one row of 128
+        (((32, 1), 4), ((4, 3), 1), 64),
+        (((1, 16), (1, 8)), ((1, 8), (3, 1)), 128),
+        ((16, (2, 4)), (8, (4, 1)), 16),  # values 0 and 1 lie 4 apart, 0 and 2 are neighbours
+        (((2, 8), (4, 2)), ((4, 16), (1, 8)), 64),
+    ],
+    ids=str,
+)
+def test_vectors_of_nested_modes(kata, shape, stride, bits):
+    """Nobody steps along a mode of one element, so its stride spoils no alignment."""
+    tensor, tv = Layout((4, 128), (128, 1)), Layout(shape, stride)
+    assert kata.vector_bits(tensor, (1, 128), tv, 16) == bits
+
+
 @given(data=st.data(), thr=THREADS, val=VALUES, elem_bits=st.sampled_from([4, 8, 16, 32]))
 def test_no_wider_load_would_do(kata, oracle, data, thr, val, elem_bits):
     tensor = data.draw(tensors(thr, val))
@@ -201,7 +225,7 @@ def test_no_wider_load_would_do(kata, oracle, data, thr, val, elem_bits):
     offsets = np.stack([oracle.slices(tensor, thr, val, tile) for tile in tiles])
     found = kata.vector_bits(Layout(*tensor), tiler, tv, elem_bits)
     expected = oracle.widest(offsets, elem_bits)
-    assert found == expected, f"input: {tensor = }, {thr = }, {val = }, {elem_bits = }"
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -217,6 +241,7 @@ def test_no_wider_load_would_do(kata, oracle, data, thr, val, elem_bits):
         ((4, 1), (1, 6), ((4, 6), (8, 1)), 32),  # of 4 elements, the second load would not be whole
         ((4, 1), (4, 4), ((16, 4), (4, 1)), 128),  # one row goes on where the last one ends
         ((4, 1), (4, 4), ((16, 4), (12, 1)), 64),
+        ((1, 1), (2, 8), ((2, 8), (12, 1)), 64),  # one thread's own second row begins at 12
     ],
     ids=str,
 )
