@@ -18,7 +18,7 @@ def integers(generator, *shape):
 
 def test_small_integers_are_exact(kata, device, seed):
     generator = torch.Generator().manual_seed(seed)
-    a, b = (integers(generator, *shape).to(device) for shape in ((65, 136), (136, 72)))
+    a, b = (integers(generator, *shape).to(device) for shape in ((65, 136), (136, 136)))
     assert torch.equal(kata.wgmma_gemm_tma(a, b).double(), a.double() @ b.double())
 
 
@@ -49,13 +49,31 @@ def test_overflow_is_infinite(kata, device):
 # ---- memory --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("rows", "cols", "strides", "first"),
+    [
+        pytest.param(64, 64, (64, 1), 4, id="address"),
+        pytest.param(64, 64, (68, 1), 0, id="pitch"),
+        pytest.param(1, 64, (68, 1), 0, id="pitch of one row"),
+        pytest.param(64, 1, (64, 8), 0, id="stride of one column"),
+    ],
+)
 @pytest.mark.parametrize("of", ["a", "b"])
-def test_address_that_tma_cannot_take_is_refused(kata, device, of):
-    ones = torch.ones(65 * 64, dtype=torch.float16, device=device)
-    shifted, whole = ones[4 : 4 + 64 * 64].view(64, 64), ones[: 64 * 64].view(64, 64)
-    operands = {"a": whole, "b": whole, of: shifted}
+def test_what_tma_cannot_address_is_refused(kata, device, of, rows, cols, strides, first):
+    ones = torch.ones(80 * 64, dtype=torch.float16, device=device)
+    operands = {
+        "a": ones.as_strided((8, rows), (64, 1)),
+        "b": ones.as_strided((cols, 8), (64, 1)),
+        of: ones.as_strided((rows, cols), strides, first),
+    }
     with pytest.raises(ValueError, match=f"^{of}: "):
         kata.wgmma_gemm_tma(**operands)
+
+
+def test_empty_operands_may_lie_anywhere(kata, device):
+    a = torch.ones(3, 1, dtype=torch.float16, device=device)[:, 1:]
+    b = torch.ones(17, dtype=torch.float16, device=device)[1:].as_strided((0, 8), (1, 2))
+    assert kata.wgmma_gemm_tma(a, b).tolist() == [[0.0] * 8] * 3
 
 
 def test_result_that_tma_cannot_take_is_refused(kata, device):
@@ -78,14 +96,14 @@ def test_rows_with_gaps_are_read_in_place(kata, dispatch, device):
 
 
 def test_loads_start_while_a_product_is_under_way(kata, hazards, cost):
-    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 1024), (1024, 64)))
+    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 512), (512, 128)))
     with hazards() as seen:
         kata.wgmma_gemm_tma(a, b)
     cost.check("overlap", seen.overlap("TMA load", under="wgmma"))
 
 
 def test_every_byte_travels_by_tma(kata, hazards):
-    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 128), (128, 64)))
+    a, b = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 128), (128, 128)))
     with hazards() as seen:
         c = kata.wgmma_gemm_tma(a, b)
     assert seen.amount("TMA load") == a.nbytes + b.nbytes
