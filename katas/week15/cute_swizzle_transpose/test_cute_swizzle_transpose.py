@@ -33,9 +33,9 @@ def test_the_rows_of_cutes_128_byte_swizzle(kata):
 
 def test_bits_are_xored_into_lower_ones(kata, oracle, seed):
     draw = random.Random(seed)
-    for b, m, s in all_swizzles():
+    for b, m, s in [*all_swizzles(), (3, 40, 30), (70, 2, 75)]:
         place = kata.swizzle(b, m, s)
-        for offset in (0, 1, 2**60 + 2**5, draw.getrandbits(12), draw.getrandbits(80)):
+        for offset in (0, 1, 2**60 + 2**5, 2**80 - 1, draw.getrandbits(12), draw.getrandbits(80)):
             expected = oracle.swizzled(b, m, s, offset)
             assert place(offset) == expected, (
                 f"swizzle({b}, {m}, {s})({offset}): yours {place(offset)}, expected {expected}"
@@ -101,10 +101,11 @@ def test_wide_rows_need_a_longer_shift(kata):
         ("elem_bytes", 3, (32, 32)),
         ("elem_bytes", 32, (32, 32)),
         ("tile", 4, (16, 32)),
+        ("tile", 4, (32, 16)),
         ("tile", 4, (32, 48)),
         ("tile", 4, (96, 32)),
     ],
-    ids=["3 bytes", "32 bytes", "16 rows", "48 columns", "96 rows"],
+    ids=["3 bytes", "32 bytes", "16 rows", "16 columns", "48 columns", "96 rows"],
 )
 def test_other_tiles_are_refused(kata, name, elem_bytes, tile):
     with pytest.raises(ValueError, match=f"^{name}: "):
@@ -115,7 +116,8 @@ def test_other_tiles_are_refused(kata, name, elem_bytes, tile):
 
 
 def test_bits_of_a_nan_stay(kata):
-    bits = np.array([[0x7FC0_0001, 0xFFC1_2345], [0x8000_0000, 0x0000_0001]], dtype=np.uint32)
+    """A signalling one is quiet after any arithmetic; so 0x7F80_0001 becomes 0x7FC0_0001."""
+    bits = np.array([[0x7F80_0001, 0xFFC1_2345], [0x8000_0000, 0x0000_0001]], dtype=np.uint32)
     found = kata.cute_swizzle_transpose(cuda.to_device(bits.view(np.float32))).copy_to_host()
     assert found.view(np.uint32).tolist() == bits.T.tolist()
 
@@ -128,6 +130,13 @@ def test_views_with_gaps_are_read_and_written_in_place(kata):
     found, expected = frame.copy_to_host(), np.full((80, 50), SENTINEL, dtype=np.float32)
     expected[7:68, 9:43] = numbered(40, 70)[3:37, 5:66].T
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_new_result_is_contiguous(kata):
+    """A transposed view of a new array has the values, but its rows lie apart."""
+    found = kata.cute_swizzle_transpose(cuda.to_device(numbered(2, 3)))
+    assert found.strides == (8, 4)
+    assert found.copy_to_host().tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_out_is_returned(kata):
