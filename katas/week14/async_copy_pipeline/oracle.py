@@ -26,7 +26,7 @@ class Machine:
         self.held = {}  # slot: its last copy
         self.read = {}  # slot: who has computed from it since the last sync
         self.computed, self.copied = [], []
-        self.calls = self.syncs = 0
+        self.syncs = 0
 
     def cp_async(self, slot, tile):
         here = self._begin(slot, tile, f"cp_async({slot}, {tile})")
@@ -46,12 +46,10 @@ class Machine:
         self.copied.append(tile)
 
     def commit(self):
-        self.calls += 1
         self.groups.append(self.open)
         self.open = []
 
     def wait_group(self, n):
-        self.calls += 1
         assert n >= 0, f"wait_group({n}): expected 0 or more"
         for group in self.groups[: max(0, len(self.groups) - n)]:
             for one in group:
@@ -60,7 +58,6 @@ class Machine:
                     one["state"] = "waited for"
 
     def sync(self):
-        self.calls += 1
         self.syncs += 1
         for one in self.held.values():
             if one["state"] == "waited for":
@@ -95,7 +92,6 @@ class Machine:
                 raise Hazard("load-not-waited", text, one["place"])
 
     def _begin(self, slot, tile, call):
-        self.calls += 1
         frame = sys._getframe(2)  # who called
         here = Place(file=frame.f_code.co_filename, line=frame.f_lineno)
         if not 0 <= slot < self.slots:
@@ -103,6 +99,17 @@ class Machine:
         if not 0 <= tile < self.num_tiles:
             raise Hazard("global-out-of-bounds", f"{call}: there are {self.num_tiles} tiles", here)
         return here
+
+
+class Untouchable:
+    """A machine of which nothing may be asked."""
+
+    def __getattr__(self, name):
+        def refuse(*args):
+            asked = ", ".join(map(str, args))
+            raise AssertionError(f"asked for {name}({asked}), expected nothing before ValueError")
+
+        return refuse
 
 
 def run(pipeline, num_tiles, stages, *times):
