@@ -1,6 +1,7 @@
 """What is right: a block whose agents run in any order, and what nothing orders is a hazard."""
 
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 
 from harness.simulators.hazards import Clock, Hazard, Mbarrier, Place
@@ -28,7 +29,7 @@ class Barrier:
         self.announced = self.asked = 0  # bytes
 
     def arrive(self, n=1):
-        agent, before = self.block.current, self.state.pending
+        agent, before = self.block.agent(f"{self.label}.arrive({n})"), self.state.pending
         if surplus := self.state.arrive(n, agent.clock):
             text = f"{self.label}: {n} arrivals of {agent.name}, but only {before} were missing, "
             raise Hazard("too-many-arrivals", text + f"{surplus} too many", place())
@@ -45,6 +46,7 @@ class Barrier:
 
 class Agent:
     def __init__(self, name, work):
+        assert isinstance(work, Iterator), f"{name}: returns {work!r}, expected a generator"
         self.name, self.work = name, work
         self.clock = Clock()
         self.doing = None  # ("wait", barrier, parity) or ("mma", stage, end)
@@ -77,12 +79,17 @@ class Block:
         self.now = self.engine = Fraction(0)
         self.held, self.reads = {}, {}  # (operand, stage): its last load; stage: who read it when
         self.flying, self.loads = [], 0
+        self.current = None
         self.agents = [Agent("producer", kata.producer(self, tiles))]
         for wid in range(consumers):
             self.agents.append(Agent(f"consumer {wid}", kata.consumer(self, wid, tiles)))
-        self.current = None
 
     # what agents ask for
+
+    def agent(self, call):
+        """Whose turn it is."""
+        assert self.current, f"{call}: comes as a plain call, expected a generator, with yield"
+        return self.current
 
     def tma_load(self, operand, stage, tile, barrier):
         call, here = f"tma_load({operand}, {stage}, {tile})", place()
@@ -91,7 +98,7 @@ class Block:
             raise Hazard("smem-out-of-bounds", f"{call}: there are {self.stages} stages", here)
         if not 0 <= tile < self.tiles:
             raise Hazard("global-out-of-bounds", f"{call}: there are {self.tiles} tiles", here)
-        clock, before = self.current.clock, self.held.get((operand, stage))
+        clock, before = self.agent(call).clock, self.held.get((operand, stage))
         if before and not clock.knows_complete(before.number):
             text = f"{call}: the load of tile {before.tile} may still be on its way there"
             raise Hazard("reused-too-early", text, here, before.place)
