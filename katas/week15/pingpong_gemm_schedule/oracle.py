@@ -1,5 +1,6 @@
 """What is right: a multiprocessor that runs both warpgroups, and the earliest that tiles can be."""
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 
@@ -35,6 +36,10 @@ class Sm:
     def run(self, warpgroup):
         """Run `warpgroup(wg, tiles, sm)` for both until they end; return the cycles that takes."""
         work = [warpgroup(wg, len(self.mainloops), self) for wg in (0, 1)]
+        for wg, one in enumerate(work):
+            assert isinstance(one, Iterator), (
+                f"warpgroup {wg} returns {one!r}, expected a generator"
+            )
         doing = [None, None]  # [kind, what, parity, start, tensor cycles left, end at least]
         live = {0, 1}
         while live:
@@ -49,7 +54,7 @@ class Sm:
                         if doing[wg] is None:
                             live.discard(wg)
             if live:
-                self._advance([one for one in doing if one and one[0] != "wait"])
+                self._advance(doing)
         return self.now
 
     def _open(self, wg, asked):
@@ -84,14 +89,12 @@ class Sm:
 
     def _close(self, wg, one):
         if one and one[0] in ("mainloop", "epilogue"):
-            self.trace.append((one[0], one[1], wg, one[3], self.now))
+            self.trace.append((one[0], one[1], wg, _plain(one[3]), _plain(self.now)))
 
-    def _advance(self, running):
+    def _advance(self, doing):
         """Go on to the next moment at which anything can end."""
-        waiting = (
-            "both warpgroups wait for a phase that nobody ends, or one does and the other is done"
-        )
-        assert running, f"deadlock after {self.now} cycles: {waiting}"
+        running = [one for one in doing if one and one[0] != "wait"]
+        assert running, self._deadlock(doing)
         sharing = [one for one in running if one[4]]
         ends = [one[4] * len(sharing) for one in sharing]
         ends += [one[5] - self.now for one in running if one[5] > self.now]
@@ -99,6 +102,19 @@ class Sm:
         self.now += step
         for one in sharing:
             one[4] -= step / len(sharing)
+
+    def _deadlock(self, doing):
+        said = [
+            f"warpgroup {wg} waits for parity {one[2]} of slot {one[1]}, which is in phase "
+            f"{self.phases[one[1]]}" if one else f"warpgroup {wg} has ended"
+            for wg, one in enumerate(doing)
+        ]  # fmt: skip
+        tiles = f"{len(self.mainloops)} tiles"
+        return f"{tiles}: deadlock after {_plain(self.now)} cycles: {', '.join(said)}"
+
+
+def _plain(time):
+    return int(time) if time == int(time) else float(time)
 
 
 def taking_turns(wg, tiles, sm):

@@ -175,8 +175,12 @@ def test_long_loops_are_counted_exactly(kata, gemm):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("k", 0), ("bk", 0), ("t_mma", 0), ("t_load", -1), ("t_load_pair", -1), ("t_epi", -1)],
-)
+    [
+        ("k", 0), ("bk", 0), ("t_mma", 0), ("t_load", -1), ("t_load_pair", -1), ("t_epi", -1),
+        ("k", -640), ("bk", -64),
+    ],
+    ids=["k", "bk", "t_mma", "t_load", "t_load_pair", "t_epi", "k far below", "bk far below"],
+)  # fmt: skip
 def test_impossible_figures_are_refused(kata, gemm, name, value):
     one = gemm(**{name: value})
     for mode in MODES:
