@@ -1,6 +1,7 @@
 """What katas declare is tested: the right function keeps each promise, a wrong one is caught."""
 
 import resource
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +12,13 @@ import torch
 from harness.base.errors import MetadataError
 from harness.content.kata import load_kata
 from harness.content.promises import Refusal
+from harness.judge import assert_unordered
 from harness.judge.promises import (
+    assert_keeps_nothing,
     assert_reaches_past_31_bits,
     assert_read_in_place,
     assert_refused,
+    assert_writes_into,
 )
 from harness.judge.trial import Trial
 
@@ -276,6 +280,178 @@ def test_one_case_of_each_form_is_tried_and_none_without_rows():
         assert_reaches_past_31_bits(trial(entry, cases=cases[:1]), "x")
 
 
+# ---- into ----------------------------------------------------------------------------------
+
+
+def adds_into(x, y, out=None):
+    out = np.empty_like(x) if out is None and isinstance(x, np.ndarray) else out
+    out = torch.empty_like(x) if out is None else out
+    out[...] = x + y
+    return out
+
+
+def test_arrays_that_are_given_are_written_to_and_returned():
+    assert_writes_into(trial(adds_into), ["out"])
+    assert_writes_into(trial(adds_into, backend="numba"), ["out"])
+
+
+def without_return(x, y, out=None):
+    return adds_into(x, y, out).clone()
+
+
+def front_alone(x, y, out=None):
+    if out is not None:
+        out[:1] = x[:1] + y
+        return out
+    return x + y
+
+
+def not_at_all(x, y, out=None):
+    return x + y
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (without_return, "result: expected the array that was given as `out`, found another"),
+        (not_at_all, "result: expected the array that was given as `out`, found another"),
+        (front_alone, "result: 8 of 12 values off"),
+    ],
+)
+def test_arrays_that_are_not_used_are_told(entry, told):
+    with pytest.raises(AssertionError, match=told):
+        assert_writes_into(trial(entry), ["out"])
+
+
+def test_each_part_of_a_result_has_its_argument():
+    with pytest.raises(AssertionError, match="an argument for each of the result's 1 parts"):
+        assert_writes_into(trial(adds_into), ["out", "more"])
+
+
+# ---- stateless -----------------------------------------------------------------------------
+
+
+def kept_by_shape():
+    """Keeps a sum for each shape, and does not look at the values again."""
+    kept = {}
+
+    def entry(x, y):
+        return kept.setdefault(tuple(x.shape), x + y).clone()
+
+    return entry
+
+
+def one_workspace():
+    room = torch.empty(100)
+
+    def entry(x, y):
+        found = room[: x.numel()].view(x.shape)
+        return found.copy_(x + y)
+
+    return entry
+
+
+def first_size():
+    """Remembers how many rows the first call had."""
+    rows = []
+
+    def entry(x, y):
+        rows.append(len(x))
+        return (x + y)[: rows[0]]
+
+    return entry
+
+
+def by_values(trial):
+    """The same, with inputs that the seed decides."""
+    made = trial.oracle.make_inputs
+    trial.oracle.make_inputs = lambda *, seed, **how: {
+        name: one + seed for name, one in made(seed=seed, **how).items()
+    }
+    return trial
+
+
+TWO = (CASE, {"rows": 5, "cols": 4})
+
+
+def test_a_call_that_leaves_nothing_passes():
+    assert_keeps_nothing(by_values(trial(add, cases=TWO)), CASE)
+    assert_keeps_nothing(by_values(trial(add)), CASE)
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (kept_by_shape, "call 3, on rows = 3, cols = 4, after others: result: 12 of 12 values off"),
+        (one_workspace, "wrote to the result of the first call: expected its own memory"),
+        (first_size, r"call 2, on rows = 5, .*: expected shape \(5, 4\), found \(3, 4\)"),
+    ],
+)
+def test_what_is_kept_for_a_later_call_is_told(entry, told):
+    with pytest.raises(AssertionError, match=told):
+        assert_keeps_nothing(by_values(trial(entry(), cases=TWO)), CASE)
+
+
+STATE = """
+
+def test_nothing_is_kept(stateless):
+    stateless(lambda kata: kata.doubled(torch.ones(2)), lambda kata: kata.doubled(torch.ones(3)))
+"""
+COUNTS = """
+import torch
+calls = []
+
+def doubled(x):
+    calls.append(x)
+    return 2 * x if len(calls) % 2 else 2 * x[:2]
+"""
+
+
+def test_a_test_can_ask_for_it(judged, mini, tmp_path):
+    tests = mini / "katas" / "week01" / "doubled" / "test_doubled.py"
+    tests.write_text(tests.read_text() + STATE)
+    (event,) = judged("--impl=solution", "-k", "nothing_is_kept")
+    assert event["outcome"] == "passed"
+    (tmp_path / "mine.py").write_text(COUNTS)
+    (event,) = judged(f"--impl={tmp_path / 'mine.py'}", "-k", "nothing_is_kept")
+    assert event["message"].startswith("call 2: expected [2.0, 2.0, 2.0] (float32), as from a file")
+    (event,) = judged("-k", "nothing_is_kept")
+    assert "is still a stub" in event["message"]
+
+
+# ---- without an order ----------------------------------------------------------------------
+
+
+def test_items_in_any_order():
+    assert_unordered([3, 1, 3], torch.tensor([1, 3, 3]))
+    assert_unordered(np.array([np.nan, 1.0]), [1.0, np.nan])
+    assert_unordered(np.array([[1, 2], [0, 1]]), [(0, 1), (1, 2)])
+    with pytest.raises(AssertionError, match=r"^kept: expected 3 items in any order, found 4: "):
+        assert_unordered([1, 2, 3, 4], [1, 2, 3], name="kept")
+    with pytest.raises(AssertionError, match=r"missing: 1; too many: 3 \(2 times\), nan$"):
+        assert_unordered([2, 3, 3, 3, np.nan], [1, 2, 3])
+
+
+def test_an_answer_without_an_order_is_compared_sorted():
+    def rotated(x, y):
+        return torch.roll(x + y, 1, dims=1)
+
+    def repeated(x, y):
+        return (x + y)[:, :1].expand(x.shape)
+
+    free = trial(add)
+    free.oracle.reference = lambda x, y: (x + y).double() + torch.arange(4)
+    for entry, told in ((rotated, None), (repeated, "values off")):
+        found = entry(torch.ones(3, 4) + torch.arange(4), torch.ones(4))
+        inputs = {"x": torch.ones(3, 4), "y": torch.ones(4)}
+        with pytest.raises(AssertionError):
+            free.assert_matches(found, inputs)
+        free.submission.kata.unordered = True
+        with pytest.raises(AssertionError, match=told) if told else nullcontext():
+            free.assert_matches(found, inputs)
+        free.submission.kata.unordered = False
+
+
 # ---- in kata.toml --------------------------------------------------------------------------
 
 PROMISES = """
@@ -285,6 +461,9 @@ refuses = [
 ]
 in_place = { x = "elements" }
 int64_rows = ["x"]
+into = ["out"]
+stateless = true
+unordered = true
 """
 
 
@@ -302,6 +481,9 @@ def test_promises_are_read(mini):
     assert second.label == "y: x y dtype int8 gaps rows, n 3"
     assert kata.in_place == {"x": "elements"}
     assert kata.int64_rows == ("x",)
+    assert kata.into == ("out",)
+    assert kata.stateless
+    assert kata.unordered
 
 
 @pytest.mark.parametrize(
@@ -324,7 +506,7 @@ def test_a_promise_is_a_test_of_every_implementation(judged, mini):
     declare(
         mini,
         'refuses = [{ with = { x = { dtype = "int64" } } }]\nin_place = { x = "elements" }\n'
-        'int64_rows = ["x"]',
+        'int64_rows = ["x"]\nstateless = true',
     )
     failed = {}
     for event in judged("--impl=solution", "--impl=stub", "--impl=wrong", "-k", "kata.toml"):
@@ -338,4 +520,5 @@ def test_a_promise_is_a_test_of_every_implementation(judged, mini):
     assert refused == {"stub", "wrong:checks_nothing", *(refused & {"wrong:remembers"})}
     assert {"stub", "wrong:copies"} <= failed["test_reads_in_place[x]"]
     assert "stub" in failed["test_rows_past_31_bits[x]"]
+    assert {"stub", "wrong:clamps"} & failed["test_keeps_nothing[7-float32]"]
     assert not any("solution" in impls for impls in failed.values())

@@ -5,13 +5,14 @@ import os
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # before anything imports numba
 
 import warnings
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
 from numba import cuda, float32
 
 from harness.base.errors import HarnessError, UsageProblem
+from harness.judge.setting import Setting
 from harness.meters.simt import simt_meter
 from harness.simulators.simt import Settings, SimtError, host, install, launching
 from harness.simulators.simt.memory_model import sectors, wavefronts
@@ -917,3 +918,30 @@ def test_threads_that_leave_a_device_function_of_another_file_take_nothing_from_
     twice[1, 64](out)
     np.testing.assert_array_equal(out, 2 * np.arange(64))
     assert there["cuda"] is cuda
+
+
+# ---- in what order a judge has them run ----------------------------------------------------
+
+
+@cuda.jit
+def _in_turn(count, out):
+    """Which thread comes at which turn."""
+    out[cuda.atomic.add(count, 0, 1)] = cuda.grid(1)
+
+
+def test_a_judge_runs_threads_in_an_order_of_its_seed():
+    numba_kata = SimpleNamespace(kata=SimpleNamespace(backend="numba"))
+    setting = Setting(submission=numba_kata, oracle=None, device="cpu")
+
+    def turns(order, seed=0):
+        count, out = np.zeros(1, np.int64), np.zeros(64, np.int64)
+        with setting.ordered(order, seed=seed):
+            _in_turn[2, 32](count, out)
+        return out.tolist()
+
+    assert turns("forward") == list(range(64))
+    assert turns("reversed") == list(range(64))[::-1]
+    first, second = (turns("random", seed) for seed in (1, 2))
+    assert first == turns("random", 1)
+    assert len({*map(tuple, (first, second, turns("forward"), turns("reversed")))}) == 4
+    assert sorted(first) == list(range(64))

@@ -30,6 +30,8 @@ SHARED = frozenset(
         "test_writes_every_element",
         "test_second_call_sees_new_values",
         "test_repeats",
+        "test_keeps_nothing",
+        "test_writes_into",
         "test_refuses",
         "test_reads_in_place",
         "test_rows_past_31_bits",

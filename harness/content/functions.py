@@ -33,6 +33,14 @@ def arguments_of(names: Iterable[str], function: str | None) -> tuple[str, ...]:
     return tuple(argument for own, argument in map(split, names) if own == function)
 
 
+def by_function(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """The names that belong together, as they are: those of one function."""
+    found: dict[str | None, list[str]] = {}
+    for name in names:
+        found.setdefault(split(name)[0], []).append(name)
+    return list(map(tuple, found.values()))
+
+
 def in_oracle(oracle: object, name: str, function: str | None) -> Any:  # noqa: ANN401
     """
     The oracle's function `name` for a function of the kata, or None.

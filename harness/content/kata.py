@@ -19,6 +19,7 @@ BACKENDS = (
 # backends by what becomes of their kernels where there is no GPU
 SIMULATED = ("triton", "numba", "cuda", "gluon")
 ASYNCHRONOUS = ("gluon",)  # simulated, with operations that land at a time that can be chosen
+SCHEDULED = ("numba", "cuda", *ASYNCHRONOUS)  # simulated, in an order that can be chosen
 ON_THE_HOST = ("python", "cute", "jax", "xdsl", "onnx")  # and where there is one, as well
 EXTRAS = ("cuda", "cute", "jax", "xdsl", "onnx")  # backends that need the extra of their name
 
@@ -113,7 +114,9 @@ class Kata:
     meant to change, `vary` values that arguments of a case may take, in any combination, `edges`
     sizes that are tried at the edges of tiles; one that `repeats` gives the same bits in every run.
     What it `refuses`, reads `in_place`, and takes with rows further apart than 31 bits count, are
-    promises that the harness tests. Cases with the key `function` are those of a later one.
+    promises that the harness tests; so is that it writes `into` what it is given, and that it is
+    `stateless`. Of an answer that is `unordered` only the values count. Cases with the key
+    `function` are those of a later one.
     """
 
     root: Path
@@ -135,6 +138,9 @@ class Kata:
     refuses: tuple[Refusal, ...] = ()
     in_place: Mapping[str, str] = field(default_factory=dict)
     int64_rows: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    stateless: bool = False
+    unordered: bool = False
     repeats: bool
     profile: str | None
     extra: str | None
@@ -149,14 +155,6 @@ class Kata:
     def id(self) -> str:
         """Week and name, as in ``week09/fused_silu``."""
         return f"week{self.week:02d}/{self.name}"
-
-    def in_place_by_function(self) -> list[Mapping[str, str]]:
-        """The entries of `in_place` that belong together: those of one function."""
-        functions = dict.fromkeys(split(name)[0] for name in self.in_place)
-        return [
-            {name: gaps for name, gaps in self.in_place.items() if split(name)[0] == one}
-            for one in functions
-        ]
 
     @property
     def folder(self) -> Path:
@@ -217,6 +215,9 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             refuses=take_refusals(table),
             in_place=take_in_place(table),
             int64_rows=table.texts("int64_rows", default=()),
+            into=table.texts("into", default=()),
+            stateless=table.take("stateless", bool, False),
+            unordered=table.take("unordered", bool, False),
             repeats=table.take("repeats", bool, False),
             profile=table.optional("profile", str),
             extra=table.optional("extra", str) or (backend if backend in EXTRAS else None),
@@ -366,6 +367,7 @@ def _check_functions(kata: Kata, problems: Problems) -> None:
         "edges": [split(name)[0] for name in kata.edges],
         "in_place": [split(name)[0] for name in kata.in_place],
         "int64_rows": [split(name)[0] for name in kata.int64_rows],
+        "into": [split(name)[0] for name in kata.into],
     }
     later = kata.functions[1:]
     for key, functions in named.items():

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from harness.judge.correctness.answer import assert_sound
     from harness.judge.correctness.matching import assert_matches
     from harness.judge.correctness.statistics import ChiSquare, assert_follows, chi_square
+    from harness.judge.correctness.unordered import assert_unordered
     from harness.judge.correctness.yardstick import Yardstick, assert_nearest
     from harness.judge.timing.measure import HostClock, Samples
 
@@ -19,6 +20,7 @@ __all__ = [
     "assert_matches",
     "assert_nearest",
     "assert_sound",
+    "assert_unordered",
     "chi_square",
 ]
 
@@ -32,6 +34,7 @@ HOMES = {
     "assert_matches": "harness.judge.correctness.matching",
     "assert_nearest": "harness.judge.correctness.yardstick",
     "assert_sound": "harness.judge.correctness.answer",
+    "assert_unordered": "harness.judge.correctness.unordered",
     "chi_square": "harness.judge.correctness.statistics",
 }
 

@@ -18,7 +18,7 @@ from harness.judge.correctness.answer import (
     parts,
     span,
 )
-from harness.judge.correctness.matching import assert_matches, diagnose_runs
+from harness.judge.correctness.matching import diagnose_runs
 from harness.judge.correctness.memory import NAN, ZERO, Guarded, poisoned_allocations
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind, sealed
@@ -97,6 +97,7 @@ class GuardedCall:
         pattern: str,
         order: Order = "forward",
         policy: Policy = "late",
+        seed: int = 0,
         checked: bool = False,
     ) -> Any:  # noqa: ANN401
         """Call the entry function on poisoned memory; `checked` enforces its annotations."""
@@ -107,7 +108,7 @@ class GuardedCall:
         self.arguments = self.trial.launchable(self.fenced)
         with nothing_left_behind(), sealed(self.trial.oracle, self.trial.answers):
             with ExitStack() as around:
-                self.meter = around.enter_context(self.trial.ordered(order, policy))
+                self.meter = around.enter_context(self.trial.ordered(order, policy, seed))
                 failures = around.enter_context(self.trial.failures())
                 memory = around.enter_context(poisoned_allocations(pattern))
                 around.enter_context(
@@ -165,9 +166,8 @@ class GuardedCall:
         """Check the form of an answer, then compare it with the oracle's on untouched inputs."""
         __tracebackhide__ = True
         assert_sound(result, self.arguments, writes=self.trial.submission.kata.writes)
-        want = self.trial.truth(self.original)
         try:
-            assert_matches(result, want, same_precision=self.trial.trusted(self.original))
+            self.trial.assert_matches(result, self.original)
         finally:
             # right or wrong, it has to be what the call gave back
             changed = any(bool(differs) for differs in differences(result, self._returned))
@@ -194,8 +194,7 @@ class GuardedCall:
         try:
             with kernels.left_out(backend, at_most=launches), poisoned_allocations(ZERO):
                 without = self.trial.entry(**self.arguments)
-            want = self.trial.truth(self.original)
-            assert_matches(without, want, same_precision=self.trial.trusted(self.original))
+            self.trial.assert_matches(without, self.original)
         except Exception:  # noqa: BLE001 -- however it goes wrong, it needs its kernels
             return
         raise AssertionError(

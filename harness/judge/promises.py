@@ -1,28 +1,30 @@
 """
-What a kata declares instead of testing it: `refuses`, `in_place` and `int64_rows` of kata.toml.
+What a kata declares instead of testing it: `refuses`, `in_place`, `int64_rows` and others.
 
 Each starts from inputs that the oracle makes, and changes what the declaration names.
 """
 
 import builtins
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from harness.base.errors import MetadataError
-from harness.content.functions import arguments_of, split
+from harness.content.functions import arguments_in, arguments_of, function_of, split
+from harness.content.kata import Case
 from harness.content.promises import Refusal
 from harness.judge.correctness.answer import Value, as_tensor, copied, differences, parts
-from harness.judge.correctness.matching import assert_matches
 from harness.judge.honesty.forbidden import forbidden
 from harness.judge.honesty.watch import nothing_left_behind, sealed
 from harness.judge.setting import Inputs
 from harness.judge.trial import ARRAY_BACKENDS, Trial
 
+POISON = -99
 PAST_31_BITS = 2**31
 ALIGNED = 16  # elements, of a byte or more; bytes, which TMA asks rows to begin at
 WITH_DESCRIPTORS = ("cuda", "gluon")  # backends that may load 16 bytes at once, or use TMA
@@ -113,6 +115,63 @@ def assert_reaches_past_31_bits(trial: Trial, argument: str) -> None:
     assert tried, f"int64_rows: expected a case with two rows of {argument}, found none"
 
 
+def assert_keeps_nothing(trial: Trial, case: Case) -> None:
+    """Check that calls between two calls change neither's answer."""
+    __tracebackhide__ = True
+    trial = trial.of(function_of(case))
+    others = [one for one in trial.cases if one != case][:2] or [case]
+    told = "the first call"
+    held: list[tuple[str, Value, Value]] = []
+    for at, one in enumerate((case, *others, case)):
+        inputs = trial.inputs(one, seed_offset=10 + at)
+        if at:
+            shown = ", ".join(f"{name} = {value}" for name, value in arguments_in(one).items())
+            told = f"call {at + 1}, on {shown}, after others"
+        assert_right = _judge_of(trial, inputs)
+        result = _answer(trial, inputs)
+        try:
+            assert_right(result)
+        except AssertionError as wrong:
+            raise AssertionError(f"{told}: {wrong}") from None
+        for earlier, before, copy in held:
+            changed = any(bool(differs) for differs in differences(before, copy))
+            assert not changed, f"{told} wrote to the result of {earlier}: expected its own memory"
+        held.append((told, result, copied(result)))
+
+
+def assert_writes_into(trial: Trial, arguments: Sequence[str]) -> None:
+    """
+    Check that arrays given for the parts of the result are written to, and returned themselves.
+
+    `arguments` are those of one function, one for each part, in the order of the parts.
+    """
+    __tracebackhide__ = True
+    trial = trial.of(split(arguments[0])[0])
+    names = arguments_of(arguments, trial.function)
+    made = trial.inputs(trial.cases[0])
+    inputs = {name: value for name, value in made.items() if name not in names}
+    assert_right = _judge_of(trial, inputs)
+    alone = [part for _, part in parts(_answer(trial, inputs), "")]
+    assert len(alone) == len(names), (
+        f"into: expected an argument for each of the result's {len(alone)} parts, found {names}"
+    )
+    given = {name: poisoned_like(part) for name, part in zip(names, alone, strict=True)}
+    launched = trial.launchable(inputs | given)
+    result = _answer(trial, launched)
+    for (where, part), name in zip(parts(result, "result"), names, strict=True):
+        assert part is launched[name], (
+            f"{where}: expected the array that was given as `{name}`, found another"
+        )
+    assert_right(result)
+
+
+def poisoned_like(part: Value) -> Value:
+    """An array or tensor of the same kind that shows no answer."""
+    if isinstance(part, torch.Tensor):
+        return torch.full_like(part, POISON)
+    return np.full(part.shape, POISON, dtype=part.dtype)
+
+
 def _answer(trial: Trial, inputs: Inputs) -> Value:
     """The entry function's answer, with the oracle's out of its reach."""
     kata = trial.submission.kata
@@ -126,7 +185,7 @@ def _answer(trial: Trial, inputs: Inputs) -> Value:
 def _judge_of(trial: Trial, inputs: Inputs) -> Callable[[Value], None]:
     """What holds an answer against the truth, which is found now: a call may change its inputs."""
     want, trusted = trial.truth(inputs), trial.trusted(inputs)
-    return partial(assert_matches, want=want, same_precision=trusted)
+    return partial(trial.assert_equals, want=want, trusted=trusted)
 
 
 def _has_word(message: str, word: str) -> bool:

@@ -8,13 +8,16 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from harness.base.errors import UsageProblem
 from harness.content.functions import answers_of, in_oracle
 from harness.content.kata import ASYNCHRONOUS, SIMULATED
 from harness.judge import kernels
+from harness.judge.correctness.matching import assert_matches
+from harness.judge.correctness.unordered import sorted_parts
 from harness.judge.loading import Loadable
 
 Inputs = dict[str, Any]
-Order = Literal["forward", "reversed"]
+Order = Literal["forward", "reversed", "random"]
 Policy = Literal["late", "random", "early"]  # when what is in flight lands
 REVERSED = 1  # the seed of the order of warps that stands for it, where they run one by one
 
@@ -53,6 +56,24 @@ class Setting:
         """The right answer to `inputs`."""
         return self.asked("reference")(**inputs)
 
+    def assert_matches(self, result: Any, inputs: Inputs, name: str = "result") -> None:  # noqa: ANN401
+        """Hold an answer to `inputs` against the truth; one without an order, sorted."""
+        __tracebackhide__ = True
+        self.assert_equals(result, self.truth(inputs), self.trusted(inputs), name)
+
+    def assert_equals(
+        self,
+        result: Any,  # noqa: ANN401
+        want: Any,  # noqa: ANN401
+        trusted: Any,  # noqa: ANN401
+        name: str = "result",
+    ) -> None:
+        """The same where the truth is known already."""
+        __tracebackhide__ = True
+        if getattr(self.submission.kata, "unordered", False):
+            result, want, trusted = (sorted_parts(one) for one in (result, want, trusted))
+        assert_matches(result, want, same_precision=trusted, name=name)
+
     @property
     def answers(self) -> tuple[str, ...]:
         """Names of the oracle's functions that give the answer away."""
@@ -89,26 +110,32 @@ class Setting:
         """Whether what kernels leave in flight lands at a time that can be chosen."""
         return self.simulated and self.submission.kata.backend in ASYNCHRONOUS
 
-    def ordered(self, order: Order, policy: Policy = "late") -> AbstractContextManager[Any]:
+    def ordered(
+        self, order: Order, policy: Policy = "late", seed: int = 0
+    ) -> AbstractContextManager[Any]:
         """
-        Run programs or threads in this order, and count what they do.
+        Run programs or threads in this order, a random one of `seed`, and count what they do.
 
-        What they leave in flight, where they can, lands by `policy`.
+        What they leave in flight, where they can, lands by `policy`. Gluon's and Triton's programs
+        have no random order.
         """
         if not self.simulated:
             return nullcontext()
+        if self.submission.kata.backend == "numba":
+            from harness.meters.simt import simt_meter
+
+            return simt_meter(order=order, seed=seed)
+        if self.submission.kata.backend == "cuda":
+            from harness.meters.ptx import ptx_meter
+
+            schedules = {"forward": None, "reversed": REVERSED, "random": REVERSED + 1 + seed}
+            return ptx_meter(schedule=schedules[order])
+        if order == "random":
+            raise UsageProblem(f"order: expected forward or reversed, found {order!r}.")
         if self.asynchronous:
             from harness.meters.gluon import gluon_meter
 
             return gluon_meter(order=order, policy=policy)
-        if self.submission.kata.backend == "numba":
-            from harness.meters.simt import simt_meter
-
-            return simt_meter(order=order)
-        if self.submission.kata.backend == "cuda":
-            from harness.meters.ptx import ptx_meter
-
-            return ptx_meter(schedule=None if order == "forward" else REVERSED)
         from harness.meters.triton_traffic import traffic_meter
 
         return traffic_meter(order=order)

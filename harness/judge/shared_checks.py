@@ -16,9 +16,11 @@ from harness.judge.correctness.memory import LARGE, NAN
 from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
 from harness.judge.guarded import GuardedCall
 from harness.judge.promises import (
+    assert_keeps_nothing,
     assert_reaches_past_31_bits,
     assert_read_in_place,
     assert_refused,
+    assert_writes_into,
 )
 from harness.judge.setting import Order, Policy
 from harness.judge.trial import Publish, Trial
@@ -116,13 +118,35 @@ def test_repeats(trial: Trial, repeated_case: Case) -> None:
 
 
 def test_any_schedule(trial: Trial, scheduled_case: Case) -> None:
-    """Whatever order copies land in and partitions take turns in, the answer is right."""
+    """
+    In whatever order things happen, the answer is right.
+
+    Threads, warps and blocks run in a random order; where copies land by themselves, they land
+    late, early and at random, and partitions take turns in other orders.
+    """
+    if not trial.asynchronous:
+        call = trial.prepare(scheduled_case, seed_offset=8)
+        try:
+            call.assert_right(call.run(pattern=NAN, order="random", seed=trial.seed))
+        except AssertionError as wrong:
+            raise AssertionError(f"threads in a random order: {wrong}") from None
+        return
     for policy in SCHEDULES:
         call = trial.prepare(scheduled_case, seed_offset=8)
         try:
             call.assert_right(call.run(pattern=NAN, policy=policy))
         except AssertionError as wrong:
             raise AssertionError(f"with what is in flight landing {policy}: {wrong}") from None
+
+
+def test_keeps_nothing(trial: Trial, stateless_case: Case) -> None:
+    """A call has no effect on a later one: other cases in between, each answer is right."""
+    assert_keeps_nothing(trial, stateless_case)
+
+
+def test_writes_into(trial: Trial, into: Sequence[str]) -> None:
+    """Arrays that are given for the result are written to, and returned."""
+    assert_writes_into(trial, into)
 
 
 def test_refuses(trial: Trial, refusal: Refusal) -> None:

@@ -20,7 +20,6 @@ from harness.content.kata import (
 from harness.content.submission import NAIVE
 from harness.hardware.profiles import Cost, Profile
 from harness.judge.correctness.answer import as_tensor, parts
-from harness.judge.correctness.matching import assert_matches
 from harness.judge.correctness.memory import NAN
 from harness.judge.guarded import GuardedCall
 from harness.judge.honesty.forbidden import forbidden
@@ -206,9 +205,7 @@ class Trial(Setting):
         __tracebackhide__ = True
         changed = ", ".join(call.changed)
         assert not changed, f"input {changed} was written to while timed: expected it unchanged"
-        want = self.truth(call.inputs)
-        trusted = self.trusted(call.inputs)
-        assert_matches(call.result, want, same_precision=trusted, name="timed result")
+        self.assert_matches(call.result, call.inputs, name="timed result")
 
     def record_verdict(self, name: str, meter: str, verdict: Verdict) -> None:
         """Hand one judged threshold to whoever keeps the attempt."""

@@ -296,6 +296,18 @@ def calls(kata: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
 
 @pytest.fixture
+def stateless(submission: Loadable, kata: ModuleType) -> Callable[..., None]:
+    """
+    ``stateless(lambda kata: kata.f(1), lambda kata: kata.f(2))``: what one leaves, none sees.
+
+    Each call has to give what it gives to a file that has just been imported.
+    """
+    from harness.plugin.stateless import assert_stateless
+
+    return partial(assert_stateless, kata, lambda: load_module(submission.path))
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """PyTorch computes on one thread: a short call would spend its time waiting for a second."""
     import torch

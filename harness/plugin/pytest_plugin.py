@@ -24,9 +24,9 @@ from harness.authoring.matrix import FailFast, MatrixState, function_name
 from harness.base.errors import HarnessError, nearest
 from harness.content.cases import edge_cases, varied_cases
 from harness.content.catalog import find_root
-from harness.content.functions import function_of, in_oracle
+from harness.content.functions import by_function, function_of, in_oracle
 from harness.content.kata import (
-    ASYNCHRONOUS,
+    SCHEDULED,
     Case,
     Kata,
     kata_of,
@@ -51,7 +51,7 @@ from harness.running.verdict import waiting
 
 # what the harness hands to its own checks, and names them for
 HARNESS_PARAMETERS = ("submission", "case", "first_case", "float_case", "repeated_case",
-                      "scheduled_case",
+                      "scheduled_case", "stateless_case",
                       "cost_threshold", "speed_threshold")  # fmt: skip
 JAX_DEVICES = 8  # of the host, for katas about sharding
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -269,14 +269,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         repeated = firsts if kata.repeats else []
         metafunc.parametrize("repeated_case", repeated, ids=_case_id)
     if "scheduled_case" in wanted:
-        asynchronous = device == "cpu" and kata.backend in ASYNCHRONOUS
-        metafunc.parametrize("scheduled_case", firsts if asynchronous else [], ids=_case_id)
+        scheduled = firsts if device == "cpu" and kata.backend in SCHEDULED else []
+        metafunc.parametrize("scheduled_case", scheduled, ids=_case_id)
     if "refusal" in wanted:
         fed = {function_of(case) for case in firsts}
         refused = [one for one in kata.refuses if one.function in fed]
         metafunc.parametrize("refusal", refused, ids=lambda one: one.label)
     if "in_place" in wanted:
-        metafunc.parametrize("in_place", kata.in_place_by_function(), ids=", ".join)
+        gaps = [{one: kata.in_place[one] for one in group} for group in by_function(kata.in_place)]
+        metafunc.parametrize("in_place", gaps, ids=", ".join)
+    if "into" in wanted:
+        metafunc.parametrize("into", by_function(kata.into), ids=", ".join)
+    if "stateless_case" in wanted:
+        metafunc.parametrize("stateless_case", firsts if kata.stateless else [], ids=_case_id)
     if "far_argument" in wanted:
         metafunc.parametrize("far_argument", kata.int64_rows)
     if "float_case" in wanted:
