@@ -11,11 +11,20 @@ import ctypes
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 
+from harness.cuda_host import (
+    STAND_INS,
+    USUAL,
+    Gpu,
+    aligned,
+    cpp_type,
+    gpu_of,
+    refuse_unaligned,
+)
 from harness.nvrtc import BuildFailed, Kernel, asked, build, build_ptx
 from harness.tensor_maps import TENSOR_MAP_BYTES, TensorMap
 
@@ -23,13 +32,18 @@ __all__ = [
     "TENSOR_MAP_BYTES",
     "BuildFailed",
     "Config",
+    "Gpu",
     "Kernel",
     "TensorMap",
+    "aligned",
     "build",
     "build_ptx",
+    "cpp_type",
     "current_gpu",
+    "gpu",
     "launch",
     "packed",
+    "refuse_unaligned",
 ]
 
 MOST_THREADS = 1024  # of a block
@@ -201,7 +215,8 @@ def launch(
         shared_bytes: Dynamic shared memory of a block; more than 48 KiB is asked for.
         cluster: Blocks of a cluster, along x (sm_90 and later).
         cooperative: Whether all blocks have to be there at once.
-        options: More options of NVRTC, as in ``("-DBLOCK=128",)``.
+        options: More options of NVRTC, as in ``("-DBLOCK=128", "-DELEMENT=__half")``. A macro may
+            not be called T: NVRTC's own headers use that name.
 
     Raises:
         BuildFailed: with what NVRTC said of the source.
@@ -238,6 +253,20 @@ def current_gpu(name: str) -> tuple[str, int]:
         raise RuntimeError(f"{name}: expected a GPU of NVIDIA's to launch it on, found none")
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return f"sm_{device.major}{device.minor}", device.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def gpu() -> Gpu:
+    """The GPU that a launch goes to; on a simulator, or without any, one like those it is for."""
+    if simulator is not None:
+        arch, shared_bytes = simulator.gpu()
+        return replace(STAND_INS.get(arch, STAND_INS[USUAL]), smem_per_block_bytes=shared_bytes)
+    try:
+        arch, _ = current_gpu("gpu")
+    except RuntimeError:
+        return STAND_INS[USUAL]
+    import torch
+
+    return gpu_of(arch, torch.cuda.get_device_properties(torch.cuda.current_device()))
 
 
 def start(kernel: Kernel, config: Config, arguments: Sequence[object]) -> None:

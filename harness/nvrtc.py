@@ -1,5 +1,6 @@
 """NVRTC: CUDA C++ into PTX and machine code, for a GPU that need not be there."""
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -73,6 +74,11 @@ def _exact(arch: str) -> str:
 
 def _built(source: str, name: str, *, arch: str, options: tuple[str, ...]) -> Any:  # noqa: ANN401
     """A program of NVRTC's, compiled."""
+    if wrong := [one for one in options if re.match(r"-DT(=|$)", one)]:
+        raise ValueError(
+            f"options: expected another name than T, which CUDA's own headers use, found "
+            f"{wrong[0]!r}: call it ELEMENT"
+        )
     nvrtc = _nvrtc()
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info"]
     flags += [f"--include-path={folder}" for folder in _include_folders()]

@@ -3,6 +3,7 @@
 import re
 import struct
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from harness.hardware.environment import device_present
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the extra cuda")
 from harness import cuda
+from harness.hardware.profiles import find_profile
 from harness.meters.compiled import (
     CompileFailed,
     CompileRequest,
@@ -322,6 +324,62 @@ extern "C" __global__ void of_a_cluster(unsigned* y) {
 }
 #endif
 """
+
+
+# ---- what launchers ask for ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id", ["t4", "a100_sxm_80gb", "rtx_4090", "h200_sxm", "b200_sxm"])
+def test_stand_ins_are_gpus_of_the_profiles(id):
+    profile = find_profile(Path(__file__).parents[1] / "hardware_profiles", id)
+    gpu = cuda.STAND_INS[profile.arch]
+    assert (gpu.sms, gpu.smem_per_sm_bytes) == (profile.sms, profile.smem_per_sm_bytes)
+    assert gpu.smem_per_block_bytes == profile.smem_per_block_bytes
+    assert gpu.bandwidth == profile.bandwidth
+
+
+def test_a_gpu_is_the_one_that_is_launched_on(monkeypatch):
+    monkeypatch.setattr(cuda, "simulator", SimpleNamespace(gpu=lambda: ("sm_80", 100_000)))
+    assert (cuda.gpu().sms, cuda.gpu().smem_per_block_bytes) == (108, 100_000)
+    monkeypatch.setattr(cuda, "simulator", None)
+    if not device_present():
+        assert cuda.gpu() == cuda.STAND_INS["sm_90"]
+    # as a GPU that is only pretended for the compiler has it
+    known = cuda.gpu_of("sm_89", SimpleNamespace(multi_processor_count=60))
+    assert (known.sms, known.bandwidth) == (60, 1.008e12)
+    device = SimpleNamespace(
+        multi_processor_count=132,
+        shared_memory_per_multiprocessor=233_472,
+        shared_memory_per_block_optin=232_448,
+        memory_clock_rate=2_619_000,
+        memory_bus_width=5120,
+    )
+    assert cuda.gpu_of("sm_90", device).bandwidth == pytest.approx(3.35e12, rel=1e-3)
+
+
+def test_rows_that_sixteen_bytes_can_be_loaded_from():
+    x = torch.zeros(8, 24, dtype=torch.float16)
+    for good in (x, x[:, :8], x[:, 8:], x[::2], x[:0], x[:1, :3], x[0], torch.zeros(3, 1)[:1]):
+        assert cuda.aligned(good), good.stride()
+        cuda.refuse_unaligned("x", good)
+    odd = torch.zeros(8, 25, dtype=torch.float16)
+    for bad in (x[:, 1:], x[:, ::2], x.T, odd, x[0, 4:]):
+        assert not cuda.aligned(bad), bad.stride()
+        with pytest.raises(ValueError, match="^x: expected rows of .* multiples of 16 bytes"):
+            cuda.refuse_unaligned("x", bad)
+    assert cuda.aligned(x[0, 4:], 8)
+
+
+def test_cpp_has_a_name_for_a_dtype():
+    assert cuda.cpp_type(torch.bfloat16) == "__nv_bfloat16"
+    with pytest.raises(ValueError, match="dtype: expected one of .* found complex64"):
+        cuda.cpp_type(torch.complex64)
+
+
+def test_a_macro_that_breaks_the_headers_is_refused_by_name():
+    with pytest.raises(ValueError, match="call it ELEMENT"):
+        cuda.build(SOURCE, "doubled", arch="sm_90", options=("-DT=float",))
+    cuda.build(SOURCE, "doubled", arch="sm_90", options=("-DTILE=8",))
 
 
 @pytest.mark.gpu

@@ -38,6 +38,7 @@ def test_what_lies_outside_the_rooms_is_what_katas_import():
         "__main__.py",
         "arrays.py",
         "cuda.py",
+        "cuda_host.py",
         "gluon.py",
         "nvrtc.py",
         "tensor_maps.py",
