@@ -102,6 +102,7 @@ LANES = {
     "zeros of both signs": ([-0.0, 0.0] * 16, range(32), 0),
     "indices past 2^24": ([1] * 32, range(2**31 - 1, 2**31 - 33, -1), 2**31 - 32),
     "below zero": (range(-32, 0), range(32), 31),
+    "indices below zero": ([1] * 32, range(15, -17, -1), -16),
 }
 
 
@@ -230,15 +231,24 @@ def test_rows_may_lie_apart(kata):
     assert found == [[15, 15, 7], [5, 5, 7], [4, 0, 2]]
 
 
+def test_a_block_has_the_threads_asked_for(kata, simt):
+    for block in (96, 1024):
+        with simt() as counted:
+            kata.warp_shuffle_reduce(np.ones((1, 40), dtype=np.float32), block=block)
+        assert block in counted.extents, f"block = {block}: expected blocks of so many threads"
+
+
 def test_a_row_takes_few_barriers_and_little_room(kata, simt, cost):
-    x = np.arange(600, dtype=np.float32).reshape(1, 600)
+    # rows with gaps behind them, which a copy would close
+    x = cuda.to_device(np.resize(np.arange(700, dtype=np.float32), (2, 700)))[:, :600]
     with simt() as counted:
         sums, _, indices = kata.warp_shuffle_reduce(x, block=64)
-    assert (sums[0], indices[0]) == (599 * 300, 599)
+    assert sums.copy_to_host().tolist() == [599 * 300] * 2
+    assert indices.copy_to_host().tolist() == [599] * 2
     loaded = counted.of(x).load.elements
-    assert loaded == 600, f"x is read where it is, each element once: {loaded} loads of 600"
+    assert loaded == 1200, f"x is read where it is, each element once: {loaded} loads of 1200"
     stored = counted.global_store.elements
-    assert stored == 3, f"one thread stores what a row gives: {stored} stores for one row"
+    assert stored == 6, f"one thread stores what a row gives: {stored} stores for two rows"
     cost.check("row_barriers", counted.barriers_per_block)
     cost.check("row_shared_bytes", counted.shared_bytes)
 
