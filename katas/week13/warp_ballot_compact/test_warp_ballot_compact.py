@@ -86,8 +86,19 @@ THRESHOLDS = {
 
 @pytest.mark.parametrize(("values", "threshold", "kept"), THRESHOLDS.values(), ids=THRESHOLDS)
 def test_above_means_above(kata, values, threshold, kept):
-    found = kata.warp_ballot_compact(np.array(values, dtype=np.float32), threshold, block=32)
+    # unlike Python's, a float64 of NumPy is compared as one also where there is no GPU
+    x, threshold = np.array(values, dtype=np.float32), np.float64(threshold)
+    found = kata.warp_ballot_compact(x, threshold, block=32)
     assert found.tolist() == np.array(kept, dtype=np.float32).tolist()
+
+
+def test_what_is_kept_stays_as_it_is(kata):
+    # -0.0 and numbers too small to be normal, which arithmetic might have changed
+    x = np.array([-0.0, 0.0, 1e-45, -1e-45, -1e-40], dtype=np.float32)
+    found = kata.warp_ballot_compact(x, -1.0, block=32)
+    assert found.view(np.int32).tolist() == x.view(np.int32).tolist(), (
+        f"{x}, all kept: found {found}, which has other bits"
+    )
 
 
 def test_groups_that_keep_nothing_need_no_atomic(kata, simt, cost):
@@ -133,6 +144,13 @@ def test_elements_may_lie_apart(kata, simt):
 def test_of_no_elements_none_are_kept(kata):
     found = kata.warp_ballot_compact(np.empty(0, np.float32), 0.0, np.ones(3, np.float32))
     assert found.tolist() == []
+
+
+def test_a_block_has_the_threads_asked_for(kata, simt):
+    for block in (32, 96, 1024):
+        with simt() as counted:
+            kata.warp_ballot_compact(np.ones(40, dtype=np.float32), 0.0, block=block)
+        assert block in counted.extents, f"block = {block}: expected blocks of so many threads"
 
 
 def test_every_call_counts_from_zero(kata):
