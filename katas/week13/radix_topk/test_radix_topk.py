@@ -176,14 +176,17 @@ def test_threads_may_run_in_any_order(kata, oracle, simt, seed, order):
 
 
 def test_a_row_is_read_five_times(kata, oracle, simt, seed, cost):
-    x = (np.random.default_rng(seed).permutation(1024) / 64 - 8).astype(np.float32).reshape(1, -1)
+    # two rows, with gaps behind them that a copy would close
+    wide = np.random.default_rng(seed).permutation(2064).reshape(2, 1032).astype(np.float32)
+    x = cuda.to_device(wide)[:, :512]
     with simt() as counted:
-        found = kata.radix_topk(x, 50, block=64)
-    np.testing.assert_array_equal(found[1], oracle.reference(x=x, k=50)[1])
+        _, indices = kata.radix_topk(x, 50, block=64)
+    expected = oracle.reference(x=wide[:, :512], k=50)[1]
+    np.testing.assert_array_equal(indices.copy_to_host(), expected)
     read = counted.of(x).load
     assert read.elements >= x.size, "x is read where it is"
     stored = counted.global_store.elements
-    assert stored == 100, f"each result is stored once: {stored} stores of 2 x 50"
+    assert stored == 200, f"each result is stored once: {stored} stores of 2 rows of 2 x 50"
     cost.check("reads_of_a_row", read.sectors * 8 / x.size)
     cost.check("shared_bytes", counted.shared_bytes)
 
@@ -195,6 +198,13 @@ def test_rows_may_lie_apart(kata):
     values, indices = (one.copy_to_host().tolist() for one in kata.radix_topk(x, 2, block=32))
     assert indices == [[3, 4], [0, 1], [0, 2]]
     assert values == [[4, 5], [5, 4], [0, 7]]
+
+
+def test_a_block_has_the_threads_asked_for(kata, simt):
+    for block in (96, 1024):
+        with simt() as counted:
+            kata.radix_topk(np.ones((1, 40), dtype=np.float32), 3, block=block)
+        assert block in counted.extents, f"block = {block}: expected blocks of so many threads"
 
 
 def test_given_arrays_are_used(kata):
