@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-CLASSES = {  # by what an opcode begins with, up to the first dot
+CLASSES = {  # by the whole opcode up to its first dot
     "HMMA": "tensor", "IMMA": "tensor", "DMMA": "tensor", "QMMA": "tensor",
     "HGMMA": "tensor", "IGMMA": "tensor", "QGMMA": "tensor",
     "UTMALDG": "tma", "UTMASTG": "tma", "LDGSTS": "cp.async", "SYNCS": "mbarrier", "BAR": "barrier",
-    "LDG": "global", "STG": "global", "LDS": "shared", "LDSM": "shared", "STS": "shared",
-    "LDL": "spill", "STL": "spill", "MUFU": "mufu",
+    "LDG": "global", "STG": "global", "LDL": "spill", "STL": "spill", "MUFU": "mufu",
+    "LDS": "shared", "LDSM": "shared", "STS": "shared", "STSM": "shared",
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class Audit:
 
 def parse_sass(text: str) -> list[Instr]:
     """
-    The instructions of a listing of one kernel, as `cuobjdump -sass` and `nvdisasm` write it.
+    The instructions of a listing of one kernel, as `cuobjdump -sass` writes it.
 
     Raises:
         ValueError: there is no instruction, or one branches to an address that has none; the

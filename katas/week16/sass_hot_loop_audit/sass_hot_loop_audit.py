@@ -5,12 +5,12 @@ A control-flow graph, its dominators and natural loops; then the instructions of
 
 from dataclasses import dataclass
 
-CLASSES = {  # by what an opcode begins with, up to the first dot
+CLASSES = {  # by the whole opcode up to its first dot
     "HMMA": "tensor", "IMMA": "tensor", "DMMA": "tensor", "QMMA": "tensor",
     "HGMMA": "tensor", "IGMMA": "tensor", "QGMMA": "tensor",
     "UTMALDG": "tma", "UTMASTG": "tma", "LDGSTS": "cp.async", "SYNCS": "mbarrier", "BAR": "barrier",
-    "LDG": "global", "STG": "global", "LDS": "shared", "LDSM": "shared", "STS": "shared",
-    "LDL": "spill", "STL": "spill", "MUFU": "mufu",
+    "LDG": "global", "STG": "global", "LDL": "spill", "STL": "spill", "MUFU": "mufu",
+    "LDS": "shared", "LDSM": "shared", "STS": "shared", "STSM": "shared",
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ class Audit:
 
 def parse_sass(text: str) -> list[Instr]:
     """
-    The instructions of a listing of one kernel, as `cuobjdump -sass` and `nvdisasm` write it.
+    The instructions of a listing of one kernel, as `cuobjdump -sass` writes it.
 
     Raises:
         ValueError: there is no instruction, or one branches to an address that has none; the
