@@ -38,14 +38,10 @@ def welford_merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
 
     All float32. A set without elements changes nothing, to the bit.
     """
-    if n_a == 0:
-        return n_b, mean_b, m2_b
-    if n_b == 0:
-        return n_a, mean_a, m2_a
     n, apart = n_a + n_b, mean_b - mean_a
-    share = n_b / n
-    # a square times both counts would overflow long before the sum does
-    return n, mean_a + apart * share, m2_a + m2_b + apart * apart * (share * n_a)
+    share = n_b / max(n, np.float32(1))  # exactly 0 or 1 where one of the sets is empty
+    # in this order: a square may overflow where the product does not
+    return n, mean_a + apart * share, m2_a + m2_b + apart * (share * n_a) * apart
 
 
 @cuda.jit(device=True)
@@ -53,11 +49,15 @@ def own_moments(held, cols):
     """Count, mean and m2 of the elements that the thread holds."""
     thread, step = cuda.threadIdx.x, cuda.blockDim.x
     n = mean = m2 = np.float32(0)
+    if thread >= cols:
+        return n, mean, m2
+    # a sum of differences overflows no sooner than m2; one of elements might
+    first = held[0]
     for r in range(PER_THREAD):
         if thread + r * step < cols:
             n += np.float32(1)
-            mean += held[r]
-    mean /= n  # 0 / 0 without elements: such a set is left out of every merge
+            mean += held[r] - first
+    mean = first + mean / n
     for r in range(PER_THREAD):
         if thread + r * step < cols:
             m2 += (held[r] - mean) * (held[r] - mean)

@@ -107,10 +107,19 @@ def test_a_set_without_elements_changes_nothing(merged, values):
     np.testing.assert_array_equal(merged(none, some), some)
 
 
-def test_a_merge_overflows_no_sooner_than_its_result(merged):
-    # squares of 1e36 each, and a thousand times a thousand elements
-    a, b = np.float32([1000, 0, 0]), np.float32([1000, 5e17, 0])
-    np.testing.assert_allclose(merged(a, b), np.float32([2000, 2.5e17, 1.25e38]), rtol=1e-6)
+# a thousand times a thousand elements; two elements, of whose squares only the half is finite
+MERGES_NEAR_THE_LIMIT = {
+    "many": ([1000, 0, 0], [1000, 5e17, 0], [2000, 2.5e17, 1.25e38]),
+    "two": ([1, 0, 0], [1, 2e19, 0], [2, 1e19, 2e38]),
+}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "both"), MERGES_NEAR_THE_LIMIT.values(), ids=MERGES_NEAR_THE_LIMIT
+)
+def test_a_merge_overflows_no_sooner_than_its_result(merged, a, b, both):
+    found = merged(np.float32(a), np.float32(b))
+    np.testing.assert_allclose(found, np.float32(both), rtol=1e-6, err_msg=f"{a} and {b}")
 
 
 # ---- rows --------------------------------------------------------------------------------------
@@ -145,6 +154,12 @@ def test_an_element_far_from_the_others(kata):
 def test_squares_that_float32_just_holds(kata):
     x = np.zeros((2, 500))
     x[0, 77], x[1, 300:] = 1e18, 1e18
+    assert_normalized(kata, x)
+
+
+def test_elements_whose_sum_float32_does_not_hold(kata):
+    x = np.full((2, 300), 3e38)
+    x[1] *= -1
     assert_normalized(kata, x)
 
 
@@ -193,6 +208,14 @@ def test_rows_may_lie_apart(kata):
     assert y.copy_to_host().tolist() == [[0, 2, 0, 2], [0, 2, 2, 0], [0, 2, 2, 0]]
 
 
+def test_a_block_has_the_threads_asked_for(kata, simt):
+    ones = np.ones(40, dtype=np.float32)
+    for block in (96, 512):
+        with simt() as counted:
+            kata.layernorm_warp_shuffle(ones[None], ones, ones, 1e-5, block=block)
+        assert block in counted.extents, f"block = {block}: expected blocks of so many threads"
+
+
 def test_given_arrays_are_used(kata):
     x, ones = np.float32([[1, 3, 1, 3]]), np.ones(4, dtype=np.float32)
     mine = [np.full(shape, -99, dtype=np.float32) for shape in ((1, 4), 1, 1)]
@@ -204,14 +227,15 @@ def test_given_arrays_are_used(kata):
 # ---- what a row takes --------------------------------------------------------------------------
 
 
-def test_a_row_is_read_once_and_waits_once(kata, oracle, simt, seed, cost):
-    inputs = oracle.make_inputs(
-        rows=2, cols=600, dtype=np.dtype("float32"), device="cpu", seed=seed, block=128
-    )
+def test_a_row_is_read_once_and_waits_once(kata, simt, seed, cost):
+    # with gaps behind the rows, which a copy would close
+    wide = np.random.default_rng(seed).standard_normal((2, 700)).astype(np.float32)
+    x, ones = cuda.to_device(wide)[:, :600], cuda.to_device(np.ones(600, dtype=np.float32))
     with simt() as counted:
-        _, mean, _ = kata.layernorm_warp_shuffle(**inputs)
-    np.testing.assert_allclose(mean, inputs["x"].mean(axis=1), rtol=0, atol=1e-5)
-    loaded = counted.of(inputs["x"]).load.elements
+        _, mean, _ = kata.layernorm_warp_shuffle(x, ones, ones, 1e-5, block=128)
+    expected = wide[:, :600].mean(axis=1)
+    np.testing.assert_allclose(mean.copy_to_host(), expected, rtol=0, atol=1e-5)
+    loaded = counted.of(x).load.elements
     assert loaded == 1200, f"x is read where it is, each element once: {loaded} loads of 1200"
     stored = counted.global_store.elements
     assert stored == 1204, f"each result is stored once: {stored} stores of 1204"
