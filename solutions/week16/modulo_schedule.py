@@ -1,7 +1,6 @@
 """Kata week16/modulo_schedule: software pipelining and warp specialization, by exact search."""
 
-from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
@@ -90,10 +89,8 @@ def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
             raise ValueError(f"deps: expected known operations and nothing negative, found {dep}")
     if _bounds(names, [(dep.src, dep.dst, 1) for dep in deps if dep.distance == 0]) is None:
         raise ValueError("deps: expected a distance of 1 or more on every cycle, found one of 0")
-    intervals = range(1, sum(dep.latency for dep in deps))
-    return 1 + bisect_left(
-        intervals, True, key=lambda ii: _bounds(names, _edges(deps, ii)) is not None
-    )
+    latencies = sum(dep.latency for dep in deps)
+    return _least(1, latencies, lambda ii: _bounds(names, _edges(deps, ii)) is not None)
 
 
 def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> Schedule:
@@ -111,17 +108,15 @@ def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> 
     latencies = sum(dep.latency for dep in deps)
     # one operation after the other, and every latency in between
     longest = sum(op.cycles for op in ops) + latencies
-    # idle cycles at the end of the interval make a schedule one for a longer interval
-    ii = shortest + bisect_left(
-        range(shortest, longest),
-        True,
+
+    def most_stages(ii: int) -> int:
         # an operation waits for latencies, and less than an interval for its unit
-        key=lambda ii: _starts(ops, deps, ii, len(ops) + latencies // ii) is not None,
-    )
-    stages, start = 0, None
-    while start is None:
-        stages += 1
-        start = _starts(ops, deps, ii, stages)
+        return len(ops) + latencies // ii
+
+    # idle cycles at the end of the interval make a schedule one for a longer interval
+    ii = _least(shortest, longest, lambda ii: _starts(ops, deps, ii, most_stages(ii)) is not None)
+    stages = _least(1, most_stages(ii), lambda stages: _starts(ops, deps, ii, stages) is not None)
+    start = _starts(ops, deps, ii, stages)
     return Schedule(ii=ii, start=start, stages=stages)
 
 
@@ -147,6 +142,17 @@ def assign_warps(
         if warps is not None:
             return {op.name: at for at, warp in enumerate(warps) for op in warp}
     raise ValueError(f"max_warps: expected enough for {len(ops)} operations, found {max_warps}")
+
+
+def _least(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The least of `low` … `high` that fits, as all above it do; `high`, if none below it does."""
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 # the second starts so many cycles after the first, or later
@@ -209,7 +215,7 @@ def _search(
         most = -apart[other.name, one.name] - one.cycles
         return range(-(-least // ii) - 1, most // ii + 1)
 
-    one, other = fewest = min(pairs, key=lambda pair: len(choices(pair)))
+    one, other = fewest = min(pairs, key=lambda pair: choices(pair).stop - choices(pair).start)
     rest = [pair for pair in pairs if pair is not fewest]
     for k in choices(fewest):
         edge = (one.name, other.name, one.cycles + k * ii)

@@ -74,7 +74,7 @@ def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
         ValueError: a dependence names an unknown operation, has a negative latency or distance, or
             is on a cycle whose distances add up to 0. The message begins with "deps: ".
     """
-    # TODO(kata): check; then the worst cycle (about 30 lines with helpers)
+    # TODO(kata): check; then the worst cycle (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> 
 
     Source: Soi et al. 2025 (arXiv 2512.18134) for attention as a modulo scheduling problem.
     """
-    # TODO(kata): check; then the shortest interval, and the fewest stages (about 45 lines with
+    # TODO(kata): check; then the shortest interval, and the fewest stages (about 40 lines with
     # helpers)
     raise NotImplementedError
 

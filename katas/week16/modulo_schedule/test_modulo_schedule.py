@@ -12,7 +12,9 @@ def solve(kata, oracle):
     """(interval, stages) of a right schedule of a loop."""
 
     def run(ops, deps, units=UNITS):
-        found = kata.schedule(tuple(ops), tuple(deps), units)
+        asked = list(ops), list(deps)
+        found = kata.schedule(*asked, units)
+        assert asked == (list(ops), list(deps)), "ops or deps changed by schedule"
         said = oracle.problems(found, ops, deps)
         assert not said, f"ops = {ops}, deps = {deps}: {found} is wrong: {said}"
         return found.ii, found.stages
@@ -57,9 +59,9 @@ def test_recurrences_are_the_worst_cycle(kata, oracle, seed):
 
 
 def test_bounds_are_exact_past_the_integers_of_a_float(kata):
-    ops = [kata.Op("a", "TC", 2**60), kata.Op("b", "TC", 2**60 + 1)]
-    assert kata.res_mii(ops, UNITS) == 2**61 + 1
-    assert kata.rec_mii(ops, [kata.Dep("a", "a", 2**61 - 1, 2)]) == 2**60
+    ops = [kata.Op("a", "TC", 2**70), kata.Op("b", "TC", 2**70 + 1)]
+    assert kata.res_mii(ops, UNITS) == 2**71 + 1
+    assert kata.rec_mii(ops, [kata.Dep("a", "a", 2**71 - 1, 2)]) == 2**70
 
 
 # ---- schedules -----------------------------------------------------------------------------
@@ -67,7 +69,7 @@ def test_bounds_are_exact_past_the_integers_of_a_float(kata):
 
 def test_attention_overlaps_with_itself(kata, oracle):
     ops, deps = oracle.attention(kata, 1, 1, 1)
-    found = kata.schedule(ops, deps, UNITS)
+    found = kata.schedule(tuple(ops), tuple(deps), UNITS)
     assert oracle.problems(found, ops, deps) == []
     # the product with the values comes behind the next scores
     assert (found.ii, found.start, found.stages) == (2, {"S": 0, "P": 1, "O": 3}, 2)
@@ -81,9 +83,9 @@ def test_attention_overlaps_with_itself(kata, oracle):
         ((256, 1024, 256), (1024, 2)),  # FP8, d 64: exponentials
         ((1031, 1019, 1013), (2044, 2)),  # no common divisor
         ((4096, 1024, 1024), (5120, 2)),
-        ((2**60 + 1, 2**60, 2**60 + 1), (2**61 + 2, 2)),
+        ((2**70 + 1, 2**70, 2**70 + 1), (2**71 + 2, 2)),
     ],
-    ids=["d 128", "d 64", "fp8", "primes", "long scores", "past 2**53"],
+    ids=["d 128", "d 64", "fp8", "primes", "long scores", "past 2**63"],
 )
 def test_attention_on_an_h100(kata, oracle, solve, cycles, expected):
     assert solve(*oracle.attention(kata, *cycles)) == expected
@@ -97,6 +99,7 @@ def test_attention_on_an_h100(kata, oracle, solve, cycles, expected):
         (6, (128, 5)),  # 1 + ⌈600 / 128⌉: tensor cores without a gap
         (7, (128, 5)),
     ],
+    ids=["one buffer", "five", "six", "seven"],
 )
 def test_gemm_needs_buffers_for_the_latency(kata, oracle, solve, buffers, expected):
     assert solve(*oracle.gemm(kata, 40, 600, 128, buffers)) == expected
@@ -122,6 +125,20 @@ def test_both_bounds_may_be_too_short(loop, solve):
     assert solve(*apart) == (5, 1)
 
 
+def test_the_interval_may_be_far_from_both_bounds(loop, solve):
+    # b waits for a, and d for c, and f for e, though no dependence takes any time
+    ops = {"a": 9, "b": 1, "c": 9, "d": 1, "e": 9, "f": 1}
+    units = {name: UNITS[at // 2] for at, name in enumerate(ops)}
+    around = [(one, other, 0) for one, other in zip("abcde", "bcdef", strict=True)]
+    body = loop({name: (units[name], ops[name]) for name in ops}, *around, ("f", "a", 0, 1))
+    assert solve(*body) == (27, 2)  # the bounds are 10 and 1
+
+
+def test_in_two_iterations_a_unit_finds_a_gap(loop, solve):
+    ops = {"a": ("TC", 2), "b": ("TC", 3), "c": ("TC", 1)}
+    assert solve(*loop(ops, ("a", "b", 1), ("b", "c", 2), ("c", "a", 2, 2))) == (6, 1)
+
+
 def test_unit_is_kept_past_the_end_of_the_interval(loop, solve):
     assert solve(*loop({"a": ("TC", 2), "b": ("EXP", 2)}, ("a", "b", 1))) == (2, 1)
     assert solve(*loop({"a": ("TC", 2), "b": ("EXP", 2)}, ("a", "b", 2))) == (2, 2)
@@ -141,6 +158,14 @@ def test_what_is_ready_first_need_not_go_first(loop, solve):
     assert solve(*behind) == (4, 2)
 
 
+def test_of_two_dependences_both_are_kept(loop, solve):
+    ops = {"a": ("TC", 2), "b": ("EXP", 2)}
+    for latencies in ((5, 1), (1, 5)):
+        deps = [("a", "b", latency) for latency in latencies]
+        assert solve(*loop(ops, *deps)) == (2, 3)
+        assert solve(*loop(ops, *deps, ("b", "a", 2, 1), ("b", "a", 5, 2))) == (7, 1)
+
+
 def test_schedules_are_as_good_as_any(kata, oracle, solve, seed):
     draw = random.Random(seed)
     for _ in range(25):
@@ -156,15 +181,16 @@ def test_empty_body_has_an_empty_schedule(kata):
 
 
 def test_the_search_is_no_loop_over_cycles(kata, oracle, lines, cost):
-    # both bounds are 2000, but b starts where the next a has to
-    ops = [kata.Op("a", "TC", 1000), kata.Op("b", "TC", 1000)]
-    deps = [kata.Dep("a", "b", 1999), kata.Dep("b", "a", 1, 1)]
+    million = 10**6
+    # both bounds are two million, but b starts where the next a has to
+    ops = [kata.Op("a", "TC", million), kata.Op("b", "TC", million)]
+    deps = [kata.Dep("a", "b", 2 * million - 1), kata.Dep("b", "a", 1, 1)]
     attention = oracle.attention(kata, 1031, 1019, 1013)
-    with lines(limit=1_000_000) as counted:
-        one = kata.schedule(*attention, UNITS)
-        other = kata.schedule(ops, deps, UNITS)
-    assert (one.ii, one.stages) == (2044, 2)
-    assert (other.ii, other.stages) == (2999, 1)
+    far_away = oracle.gemm(kata, 40, 60 * million, 128, million)
+    with lines(limit=million) as counted:
+        found = [kata.schedule(*loop, UNITS) for loop in (attention, (ops, deps), far_away)]
+    expected = [(2044, 2), (3 * million - 1, 1), (128, 60 * million // 128 + 1)]
+    assert [(one.ii, one.stages) for one in found] == expected
     cost.check("lines", counted.lines)
 
 
@@ -235,6 +261,7 @@ def test_results_take_registers_until_they_are_read(kata, warps_of):
     assert not fits(29, start | {"b": 8}, ("a", "b", 1))  # from 1 to 10
     assert fits(30, start | {"b": 8}, ("a", "b", 1))
     assert fits(20, start, ("a", "b", 1), ("a", "c", 1))  # the last of its readers
+    assert not fits(19, start, ("a", "b", 1), ("a", "c", 1))
     assert not fits(19, start, ("a", "c", 1), ("a", "b", 1))
     assert fits(20, start, ("a", "c", 1, 1))  # from 1 to 9, c of the next iteration
     assert not fits(19, start, ("a", "c", 1, 1))
@@ -252,8 +279,11 @@ def test_registers_of_a_warp_add_up(kata, warps_of):
     assert warps_of(schedule, ops, [], regs_per_warp=10, max_warps=2) == 2
     with pytest.raises(ValueError, match="^max_warps: "):
         kata.assign_warps(schedule, ops, [], 10, 1)
-    with pytest.raises(ValueError, match="^regs_per_warp: "):
-        kata.assign_warps(schedule, ops, [], 5, 1)
+    with pytest.raises(ValueError, match="^max_warps: "):
+        kata.assign_warps(schedule, ops, [], 10, 0)
+    for max_warps in (4, 1, 0):
+        with pytest.raises(ValueError, match="^regs_per_warp: "):
+            kata.assign_warps(schedule, ops, [], 5, max_warps)
 
 
 @pytest.mark.parametrize(
