@@ -53,18 +53,37 @@ def test_overflow_is_infinite(kata, device):
 # ---- memory --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("rows", "cols", "strides", "first"),
+    [
+        pytest.param(64, 64, (64, 1), 4, id="address"),
+        pytest.param(64, 64, (68, 1), 0, id="pitch"),
+        pytest.param(1, 64, (68, 1), 0, id="pitch of one row"),
+        pytest.param(64, 1, (64, 8), 0, id="stride of one column"),
+    ],
+)
 @pytest.mark.parametrize("of", ["a", "b"])
-def test_address_that_tma_cannot_take_is_refused(kata, device, of):
-    ones = torch.ones(65 * 64, dtype=torch.float16, device=device)
-    shifted, whole = ones[4 : 4 + 64 * 64].view(64, 64), ones[: 64 * 64].view(64, 64)
-    operands = {"a": whole, "b": whole, of: shifted}
+def test_what_tma_cannot_address_is_refused(kata, device, of, rows, cols, strides, first):
+    ones = torch.ones(80 * 64, dtype=torch.float16, device=device)
+    operands = {
+        "a": ones.as_strided((8, rows), (64, 1)),
+        "b": ones.as_strided((cols, 8), (64, 1)),
+        of: ones.as_strided((rows, cols), strides, first),
+    }
     with pytest.raises(ValueError, match=f"^{of}: "):
         kata.persistent_ws_gemm(**operands)
 
 
-def test_result_that_tma_cannot_take_is_refused(kata, device):
+def test_empty_operands_may_lie_anywhere(kata, device):
+    a = torch.ones(3, 1, dtype=torch.float16, device=device)[:, 1:]
+    b = torch.ones(17, dtype=torch.float16, device=device)[1:].as_strided((0, 8), (1, 2))
+    assert kata.persistent_ws_gemm(a, b).tolist() == [[0.0] * 8] * 3
+
+
+@pytest.mark.parametrize("rows", [8, 0], ids=["eight rows", "no rows"])
+def test_result_that_tma_cannot_take_is_refused(kata, device, rows):
     # b itself would do: its rows lie 16 elements apart
-    a = torch.ones(8, 8, dtype=torch.float16, device=device)
+    a = torch.ones(rows, 8, dtype=torch.float16, device=device)
     b = torch.ones(8, 16, dtype=torch.float16, device=device)[:, :12]
     with pytest.raises(ValueError, match="^b: "):
         kata.persistent_ws_gemm(a, b)
@@ -87,8 +106,16 @@ def test_programs_stay_for_several_tiles(kata, hazards, cost):
     cost.check("programs", seen.programs)
 
 
+@pytest.mark.parametrize("programs", [1, 2, 5])
+def test_any_number_of_programs_makes_all_tiles(kata, monkeypatch, device, seed, programs):
+    monkeypatch.setattr(kata, "_programs", lambda a: programs)
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (integers(generator, *shape).to(device) for shape in ((258, 40), (40, 136)))
+    assert torch.equal(kata.persistent_ws_gemm(a, b).double(), a.double() @ b.double())
+
+
 # twelve tiles, four for each of three programs
-TILES = {"m": 512, "n": 192, "k": 192}
+TILES = {"m": 512, "n": 192, "k": 96}
 
 
 def test_loads_run_ahead_under_the_store(kata, hazards, cost):
@@ -102,6 +129,15 @@ def test_the_next_tile_does_not_wait_for_the_store(kata, hazards, cost):
         kata.persistent_ws_gemm(*ones(**TILES))
     cost.check("products under a store", seen.overlap("wgmma", under="TMA store"))
     cost.check("store under a store", seen.overlap("TMA store", under="TMA store"))
+
+
+def test_the_last_slot_is_free_before_the_store(kata, hazards, cost):
+    found = []
+    for seed in range(8):  # how far loads get depends on who has which turn
+        with hazards(policy="late", seed=seed) as seen:
+            kata.persistent_ws_gemm(*ones(**TILES))
+        found.append(seen.bytes_in_flight)
+    cost.check("bytes_in_flight", sum(found) / len(found))
 
 
 def test_every_byte_travels_by_tma(kata, hazards):
