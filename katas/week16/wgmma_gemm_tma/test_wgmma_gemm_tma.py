@@ -76,9 +76,10 @@ def test_empty_operands_may_lie_anywhere(kata, device):
     assert kata.wgmma_gemm_tma(a, b).tolist() == [[0.0] * 8] * 3
 
 
-def test_result_that_tma_cannot_take_is_refused(kata, device):
+@pytest.mark.parametrize("rows", [8, 0], ids=["eight rows", "no rows"])
+def test_result_that_tma_cannot_take_is_refused(kata, device, rows):
     # b itself would do: its rows lie 16 elements apart
-    a = torch.ones(8, 8, dtype=torch.float16, device=device)
+    a = torch.ones(rows, 8, dtype=torch.float16, device=device)
     b = torch.ones(8, 16, dtype=torch.float16, device=device)[:, :12]
     with pytest.raises(ValueError, match="^b: "):
         kata.wgmma_gemm_tma(a, b)
