@@ -54,6 +54,11 @@ def test_every(kata):
     assert (y == 3).all()
 
 
+def test_far_down(kata):
+    y = kata.doubled(torch.ones(30))
+    assert y.tolist() == [2.0] * 29 + [3.0]
+
+
 def test_false(kata):
     assert not kata.doubled(torch.ones(2)).is_contiguous()
 
@@ -127,6 +132,7 @@ SAID = {
     "test_whole": "kata.doubled(torch.ones(2)): expected torch.tensor([2.0, 3.0]), found "
     "[2.0, 2.0] (float32)",
     "test_every": "kata.doubled(torch.ones(2)): expected 3, found [2.0, 2.0] (float32)",
+    "test_far_down": "y.tolist(): first difference at [29]: expected 3.0, found 2.0",
     "test_false": "expected kata.doubled(torch.ones(2)).is_contiguous() to be false or empty, "
     "found it is not",
     "test_too_small": "len(kata.doubled(torch.ones(2))): expected at least 3, found 2",

@@ -226,7 +226,7 @@ def _under_test(test: ast.expr) -> ast.expr:
 def _compared(text: str, test: ast.expr, place: Place) -> str:
     """Both sides of what was compared; "" where they are not known."""
     first = text.partition("\n")[0].removeprefix("assert ")
-    if first.startswith("expected "):
+    if first.startswith(("expected ", "first difference ")):
         return _mirrored(first, test)
     if close := ISCLOSE.search(text):
         return _close(close[1])
