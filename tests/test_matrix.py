@@ -37,6 +37,21 @@ def test_every_wrong_solution_is_killed_cheaply_and_every_test_kills():
     }
 
 
+def test_kills_that_hold_stay_as_they_were():
+    failures = [
+        ("a", "test_slow", 2.0),
+        ("a", "test_edge[1]", 0.1),
+        ("b", "test_edge[1]", 0.1),
+        ("b", "test_edge[2]", 0.2),
+    ]
+    known = {"a": ["test_slow", "test_gone"], "b": ["test_edge[2]"], "gone": ["test_slow"]}
+    assert cheapest_kills(failures, known) == {"a": ["test_slow"], "b": ["test_edge[2]"]}
+    assert cheapest_kills(failures, {"a": ["test_edge[1]"]}) == {
+        "a": ["test_edge[1]", "test_slow"],
+        "b": ["test_edge[1]"],
+    }
+
+
 def test_kills_are_read_as_they_were_written(kata):
     kills = {"any_rank": ['test_text["quoted"-\\]', "test_a[1]"], "copies": ["test_b"]}
     remember(kata, kills)
@@ -71,6 +86,12 @@ def test_what_was_counted_is_kept_the_worst_of_several_and_no_times(kata):
     assert found == {"spills@sm_90": {"reference": 3.5, "naive": 9}, "share": {"reference": 0.8}}
     assert beside(found["spills@sm_90"]) == " · reference 3.5 · naive 9"
     assert beside({"reference": 0.8412}, timed=True) == " · reference 0.841"
+
+
+def test_what_another_draw_changes_stays_as_it_was(kata):
+    for value, kept in ((100, 100), (100.9, 100), (99.1, 100), (110, 110)):
+        keep_reached(kata, [measured("solution", "bytes", value)])
+        assert reached(kata)["bytes"] == {"reference": kept}
 
 
 def test_nothing_counted_writes_nothing_and_what_is_no_number_is_refused(kata):

@@ -38,6 +38,8 @@ def changed(body, stub="    raise NotImplementedError\n"):
         ("return not x", {"return x"}),
         ("return min(x, n)", {"return max(x, n)"}),
         ("return pow(x, n)", {"return pow(n, x)"}),
+        ("return gcd(x, n)", set()),
+        ("return np.float32(0)", {"return 0", "return np.float32(1)", "return np.float32((-1))"}),
         ("return load(x, mask=n)", {"return load(x)"}),
         ("return launch(x, n, num_warps=4)", {"return launch(n, x, num_warps=4)"}),
         ("return x.contiguous()", {"return x"}),
@@ -58,6 +60,20 @@ def test_a_line_has_the_mutants_that_it_should(line, expected):
     line = line.replace("(False)", "False").replace("(True)", "True")
     wanted = {one.replace("(False)", "False").replace("(True)", "True") for one in expected}
     assert changed(f"    {line}\n") == {(line, one) for one in wanted}
+
+
+COMPILED = """
+@cuda.jit
+def kernel(x):
+    x[0] = np.float32(0)
+"""
+
+
+def test_a_number_without_its_type_is_no_mutant_of_a_kernel():
+    stub = COMPILED.replace("x[0] = np.float32(0)", "# TODO(kata)\n    pass")
+    found = {one.after for one in mutants_of(COMPILED, stub)}
+    assert {"x[0] = np.float32(1)", "x[1] = np.float32(0)", "pass"} <= found
+    assert "x[0] = 0" not in found
 
 
 KERNELS = """

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.authoring.stub import cut_stub, stub_of
-from harness.base.errors import UsageProblem
+from harness.base.errors import MetadataError, UsageProblem
 from harness.content.kata import StubMarks, load_kata
 
 WORDS = "words that go on and on and on"
@@ -233,6 +233,12 @@ def test_an_author_says_what_is_given_what_is_not_seen_and_in_which_words():
         docstring="Kata week01/x: what it is about.\n\nIn two lines.\n",
     )
     assert stub_of(MARKED, ["asked", "asked_too"], marks) == MARKED_STUB
+
+
+def test_a_class_is_not_asked_for_as_a_whole():
+    marks = StubMarks(todo={"Queue": "all of it"})
+    with pytest.raises(MetadataError, match=r"found the class 'Queue', .* Queue\.\w+"):
+        stub_of(MARKED, ["asked"], marks)
 
 
 def test_large_sizes_are_rounded_and_small_ones_not():

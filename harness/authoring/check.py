@@ -299,8 +299,20 @@ def _note_reference(report: Report, judged: Judged, where: str, seed: int) -> No
             report.problems.append(
                 f"solution fails {event['name']}{where} on --seed {drawn}: {event['message']}"
             )
+    skipped = {event["name"]: event["message"] for event in judged.checks if _skipped(event)}
+    if skipped and where:
+        found = {one["name"] for event in judged.checks for one in event["measurements"]}
+        report.notes += [
+            f"{one.name} is unmeasured{where}: {'; '.join(skipped.values())}"
+            for one in report.kata.cost
+            if one.name not in found
+        ]
     if judged.stopped:
         report.problems.append(f"{judged.stopped}{where}")
+
+
+def _skipped(event: Event) -> bool:
+    return bool(event["outcome"] == "skipped")
 
 
 def _only(tests: Sequence[str]) -> list[str]:
@@ -349,7 +361,8 @@ def _remember_what_lasts(report: Report, events: Sequence[Event], seed: int) -> 
     kata, second = report.kata, (seed + 1) % SEEDS
     failures = left = _failures(events)
     held: set[tuple[str, str]] = set()
-    while asked := _pairs(kills := cheapest_kills(left)) - held:
+    known = remembered_kills(kata)
+    while asked := _pairs(kills := cheapest_kills(left, known)) - held:
         remember(kata, {name: [one for at, one in asked if at == name] for name, _ in asked})
         names = sorted({name for name, _ in asked})
         judged = judge(

@@ -201,20 +201,26 @@ def remember(kata: Kata, kills: Kills) -> None:
     write_atomically(_memory(kata), "\n".join([HEADING, *lines, ""]).encode())
 
 
-def cheapest_kills(failures: Sequence[tuple[str, str, float]]) -> Kills:
+def cheapest_kills(failures: Sequence[tuple[str, str, float]], known: Kills = {}) -> Kills:  # noqa: B006 -- only read
     """
     Few cheap pairs that kill every wrong solution and prove every test.
 
     Args:
         failures: Wrong solution's name, test, seconds it took to fail.
+        known: Pairs that are kept where they kill, so that a file changes no more than it has to.
     """
     chosen: Kills = defaultdict(list)
+    pairs = {(name, test) for name, test, _ in failures}
+    for name, tests in known.items():
+        if held := [test for test in tests if (name, test) in pairs]:
+            chosen[name] = held
+    proven = {function_name(test) for tests in chosen.values() for test in tests}
     by_test: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for name, test, seconds in failures:
         by_test[function_name(test)].append((seconds, name, test))
     # tests with the fewest victims choose first; each prefers a victim that nobody has yet
     for function in sorted(by_test, key=lambda one: (len(by_test[one]), one)):
-        if function not in SHARED:
+        if function not in SHARED | proven:
             _, name, test = min(by_test[function], key=lambda one: (one[1] in chosen, one))
             chosen[name].append(test)
     for name in sorted({name for name, _, _ in failures} - set(chosen)):

@@ -26,7 +26,8 @@ def cut_stub(kata: Kata) -> str:
 
     Raises:
         UsageProblem: the reference cannot be read as Python.
-        MetadataError: ``[stub]`` names what the reference does not have.
+        MetadataError: ``[stub]`` names what the reference does not have, or ``[stub.todo]`` a
+            class.
     """
     source = read_file(kata.solution).decode("utf-8", errors="replace")
     try:
@@ -56,6 +57,13 @@ class _Cut:
             if name not in known:
                 expected = "[stub] of kata.toml: expected names that the reference has"
                 raise MetadataError(f"{expected}, found {name!r}.{nearest(name, known)}")
+        classes = {name for name, node in _walk(self.tree) if isinstance(node, ast.ClassDef)}
+        if named := sorted(classes & set(marks.todo)):
+            inside = [one for one in known if one.startswith(f"{named[0]}.")]
+            raise MetadataError(
+                "[stub.todo] of kata.toml: expected functions, methods or values, found the class "
+                f"{named[0]!r}, which would be given whole. Name its methods: {', '.join(inside)}"
+            )
         # what the learner does not see, by the name that code calls it; each is counted once
         self.uncounted = {
             name.rpartition(".")[2]: node

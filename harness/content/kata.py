@@ -172,6 +172,11 @@ class Kata:
         return part_of(self.root, f"solutions/{self.id}.py")
 
     @property
+    def tests(self) -> Path:
+        """What is special about it, as tests."""
+        return self.folder / f"test_{self.name}.py"
+
+    @property
     def oracle(self) -> Path:
         """What is right, what to feed, what it costs."""
         return self.folder / "oracle.py"

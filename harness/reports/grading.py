@@ -14,6 +14,7 @@ from harness.content.submission import resolve
 from harness.content.syllabus import Assignment, Points
 from harness.learner.progress import Measurement
 from harness.running.runner import Outcome, run_kata
+from harness.running.unmeasured import excused
 from harness.running.verdict import is_stub
 
 MOST_WORDS = 5  # failed checks that are quoted
@@ -70,7 +71,10 @@ def shown_by(kata: Kata, outcomes: Sequence[Outcome]) -> Shown:
     reached: dict[str, set[str]] = defaultdict(set)
     for one in found:
         reached[one.name].add(_outcome(one))
-    costs = [reached[one.name] for one in kata.cost]
+    beside_the_point = {
+        name for one in outcomes for name in excused(kata.tests, one.checks) if not reached[name]
+    }
+    costs = [reached[one.name] for one in kata.cost if one.name not in beside_the_point]
     times = [reached[one.name] for one in kata.speed]
     correct = complete and not wrong
     clocked = bool(times) and all(one and one <= {"passed", "failed"} for one in times)

@@ -21,6 +21,7 @@ from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present, free_memory_bytes, home_folder
 from harness.learner.progress import Check, Measurement
+from harness.running.unmeasured import excused
 from harness.running.verdict import Event, checks_of, events_of, first, last_words, verdict
 from harness.running.verdict import read_record as read_record
 
@@ -146,6 +147,7 @@ def run_kata(
         limit_s=watch.limit_s,
         # on a GPU nothing is counted; without one nothing may be left out
         costs=[one.name for one in kata.cost] if device == "cpu" else [],
+        excused=excused(kata.tests, checks),
     )
     outcome = _outcome(events, checks, status, reason, output, duration_s, device)
     if device == "cuda" and status in ("crashed", "timed_out"):

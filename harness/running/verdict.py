@@ -3,8 +3,9 @@
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.base.words import readable
@@ -85,6 +86,7 @@ def verdict(
     phase: str,
     limit_s: float,
     costs: Iterable[str] = (),
+    excused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, str]:
     """
     The status of a run and the words for it.
@@ -97,10 +99,16 @@ def verdict(
         phase: "startup", "run" or "exit": what it had come to.
         limit_s: What that phase may take.
         costs: Names of what a pass must have measured.
+        excused: Those that may be left unmeasured here, and why.
     """
     ended = bool(first(events, "end"))
     if ended and len(checks) == first(events, "session").get("tests"):
-        status, reason = _judged(checks, output, _unmeasured(costs, events))
+        unmeasured = _unmeasured(costs, events)
+        missing = [name for name in unmeasured if name not in excused]
+        status, reason = _judged(checks, output, missing)
+        if status == "passed" and unmeasured:
+            told = "; ".join(f"{name} ({excused[name]})" for name in unmeasured)
+            reason += f", unmeasured: {told}"
         return status, reason + _afterwards(exit_code)
     if exit_code is None:
         return "timed_out", _overdue_words(events, phase, limit_s)

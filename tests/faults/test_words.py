@@ -14,6 +14,7 @@ from harness.content.kata import load_kata
 from harness.running import attempt, runner
 from harness.running.causes import cause_of, in_one_line
 from harness.running.runner import Limits, Outcome, Watch, device_problem, limits_of
+from harness.running.unmeasured import excused
 from harness.running.verdict import checks_of, verdict
 
 TRITON_ERROR = """triton.compiler.errors.CompilationError: at 4:8:
@@ -267,6 +268,25 @@ def test_a_pass_has_measured_every_cost():
     assert verdict(events, costs=["launches"], **told) == ("passed", "1 check passed")
     reason = "expected every [[cost]] to be measured, found no figure for bytes_moved"
     costs = ["launches", "bytes_moved"]
+    assert verdict(events, costs=costs, **told) == ("failed", reason)
+
+
+def test_what_a_skipped_test_would_have_measured_is_unmeasured(tmp_path):
+    tests = tmp_path / "test_bytes.py"
+    tests.write_text(
+        "def test_moves(cost):\n    cost.check('bytes_moved', 3)\n\n"
+        "def test_other(cost):\n    cost.check('launches', 3)\n"
+    )
+    checks = checks_of([check("test_moves[7]", "skipped", "t4: too small"), check("a", "passed")])
+    assert excused(tests, checks)["bytes_moved"] == "t4: too small"
+    assert "launches" not in excused(tests, checks)
+    events = [session(2), check("test_moves[7]", "skipped", "t4: too small"), check("a"), END]
+    told = {"checks": checks, "phase": "exit", "limit_s": 7, "exit_code": 0, "output": ""}
+    told["excused"] = excused(tests, checks)
+    reason = "1 check passed, unmeasured: bytes_moved (t4: too small)"
+    assert verdict(events, costs=["bytes_moved"], **told) == ("passed", reason)
+    reason = "expected every [[cost]] to be measured, found no figure for launches"
+    costs = ["bytes_moved", "launches"]
     assert verdict(events, costs=costs, **told) == ("failed", reason)
 
 
