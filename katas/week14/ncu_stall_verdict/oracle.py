@@ -46,7 +46,7 @@ def sampled_shares(cells):
     return {reason: count / total for reason, count in samples.items()} if total else {}
 
 
-def export(units, *rows, preamble=()):
+def export(units, *rows):
     """Lines of a raw page: `units` of the metrics by name, a dictionary of cells a launch."""
     header = ["ID", "Kernel Name", *units]
     file = io.StringIO()
@@ -55,7 +55,7 @@ def export(units, *rows, preamble=()):
     writer.writerow(["", "", *units.values()])
     for at, row in enumerate(rows):
         writer.writerow([row.get(name, str(at) if name == "ID" else "") for name in header])
-    return [*preamble, *file.getvalue().splitlines(keepends=True)]
+    return file.getvalue().splitlines(keepends=True)
 
 
 def stall(reason):

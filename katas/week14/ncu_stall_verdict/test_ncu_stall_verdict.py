@@ -88,6 +88,19 @@ def test_text_without_metrics_is_kept_as_it_is(kata, oracle):
     assert found == {"ID": "0", "Kernel Name": "", "Grid Size": " 1,024"}
 
 
+def test_cells_are_quoted_as_in_any_csv(kata, oracle):
+    name = 'tag<"a","b">(int, float *)'
+    (quoted,) = kata.parse_raw(oracle.export({TIME: "s"}, {TIME: "1", "Kernel Name": name}))
+    assert quoted == {"ID": "0", "Kernel Name": name, TIME: 1.0}
+    (bare,) = kata.parse_raw([f"ID,Kernel Name,{TIME}\n", ",,s\n", '0,"f(int, int)",2\n'])
+    assert bare == {"ID": "0", "Kernel Name": "f(int, int)", TIME: 2.0}
+
+
+def test_a_unit_of_what_is_no_metric_is_nothing(kata, oracle):
+    (found,) = kata.parse_raw(oracle.export({"Grid Size": "furlong"}, {"Grid Size": "7"}))
+    assert found["Grid Size"] == "7"
+
+
 def test_a_metric_that_was_not_measured_is_left_out(kata, oracle):
     lines = oracle.export({TIME: "us", READ: "byte"}, {TIME: "1"}, {TIME: "n/a", READ: "3"})
     assert [set(launch) - {"ID", "Kernel Name"} for launch in kata.parse_raw(lines)] == [
@@ -97,12 +110,13 @@ def test_a_metric_that_was_not_measured_is_left_out(kata, oracle):
 
 
 def test_lines_are_read_once_and_the_profilers_own_skipped(kata, oracle):
-    lines = oracle.export(
-        {TIME: "us"}, {TIME: "1"}, {TIME: "2"}, preamble=("==PROF== Connected\n", "\n")
-    )
-    lines += ["\n", "==PROF== Disconnected\n"]
-    found = kata.parse_raw(line for line in lines)
-    assert [launch[TIME] for launch in found] == pytest.approx([1e-6, 2e-6])
+    equal = {TIME: "2", "Kernel Name": "f<a == b>(int)"}  # no line of the profiler's own
+    table = oracle.export({TIME: "us"}, {TIME: "1"}, equal)
+    between = [*table[:3], "==WARNING== Slow\n", "\n", *table[3:]]
+    noisy = ["==PROF== Connected\n", "\n", *between, "\n", "==ERROR== Disconnected\n"]
+    for lines in (table, between, noisy):
+        found = kata.parse_raw(line for line in lines)
+        assert [launch[TIME] for launch in found] == pytest.approx([1e-6, 2e-6])
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2], ids=["nothing", "names", "units"])
@@ -140,8 +154,8 @@ def test_bandwidth_of_each_kernel_is_the_profilers(
 
 def test_launches_are_added_before_they_are_divided(kata, oracle, profile):
     launches = [oracle.launch(1.0, read=4e12), oracle.launch(3.0, read=1e12, write=1e12)]
-    found = kata.achieved_bandwidth(launches, oracle.h200(profile))
-    assert found == pytest.approx((1.5e12, 1.5 / 4.8))
+    found = kata.achieved_bandwidth(launches, replace(profile, bandwidth=2e12))
+    assert found == pytest.approx((1.5e12, 0.75))
 
 
 def test_bandwidth_needs_no_metric_but_bytes_and_time(kata, oracle, profile):
@@ -173,6 +187,16 @@ def test_shares_are_of_the_stalled_cycles_alone(kata, oracle):
     launch = oracle.launch(selected=1.0, barrier=1.5, long_scoreboard=4.5, gmma=0.0)
     expected = {"barrier": 0.25, "long_scoreboard": 0.75, "gmma": 0}
     assert kata.stall_breakdown([launch]) == pytest.approx(expected)
+
+
+def test_other_metrics_of_stalls_are_no_reasons(kata, oracle):
+    launch = oracle.launch(barrier=1.0, wait=3.0) | {
+        "smsp__average_warps_issue_stalled_barrier_per_warp_active.pct": 0.9,
+        "smsp__average_warps_issue_stalled_drain.ratio": 9.0,
+        "smsp__maximum_warps_issue_stalled_drain_per_issue_active.ratio": 9.0,
+        "smsp__pcsamp_warps_issue_stalled_drain": 9.0,
+    }
+    assert kata.stall_breakdown([launch]) == pytest.approx({"barrier": 0.25, "wait": 0.75})
 
 
 def test_launches_weigh_by_the_instructions_they_issued(kata, oracle):
@@ -265,6 +289,23 @@ def test_all_launches_are_judged(kata, oracle, profile):
     assert kata.verdict(before, [waiting, at_a_barrier], peak) == "latency"
     often = [oracle.launch(1.0, issued=20.0, barrier=1.0, wait=0.0), waiting]
     assert kata.verdict(before, often, peak) == "barrier"
+
+
+def test_launches_are_left_as_they_are(kata, oracle, profile):
+    launches = [oracle.launch(2.0, selected=1.0, barrier=1.0), oracle.launch(1.0, barrier=2.0)]
+    before, after = ([dict(launch)] for launch in launches)
+    kata.verdict(before, after, oracle.h200(profile))
+    kata.stall_breakdown(before)
+    left = before + after
+    assert left == launches
+
+
+def test_a_verdict_asks_for_no_more_than_it_takes(kata, oracle, profile):
+    peak = oracle.h200(profile)
+    timed, moved = {TIME: 1.0}, {TIME: 0.5, READ: 2.4e12, WRITE: 0.0}
+    assert kata.verdict([timed], [timed], peak) == "no change"
+    assert kata.verdict([timed], [moved], peak) == "bandwidth"
+    assert kata.verdict([timed], [oracle.launch(0.5, barrier=1.0)], peak) == "barrier"
 
 
 def test_the_time_of_a_launch_is_compared(kata, oracle, profile):
