@@ -112,8 +112,7 @@ class GraphRunner:
             return self._step(tokens, self._state)
         bucket = next(size for size in self._buckets if size >= batch)
         self._tokens[:batch].copy_(tokens)
-        if batch < bucket:
-            self._tokens[batch:bucket].fill_(PAD)
+        self._tokens[batch:].fill_(PAD)
         graph, logits = self._captured[bucket]
         graph.replay()
         return logits[:batch].clone()
