@@ -68,6 +68,13 @@ def test_masked_rows(kata, device, cluster):
     assert y[2].isnan().all(), f"a row of -inf alone: expected NaN, found {y[2]}"
 
 
+def test_a_nan_in_a_masked_share_spoils_the_row(kata, device):
+    x = torch.randn(2, 256, device=device)
+    x[:, :64] = -INF  # the first of four shares
+    x[0, 10] = float("nan")
+    assert kata.cluster_dsmem_softmax(x, 4).isnan().sum(dim=1).tolist() == [256, 0]
+
+
 def test_the_result_is_rounded_once(kata, device, oracle):
     x = torch.randn(2, 256, device=device).half()
     y, truth = kata.cluster_dsmem_softmax(x, 2).cpu().double(), oracle.reference(x=x).cpu()
@@ -126,6 +133,16 @@ def test_a_row_is_one_cluster(kata, ptx):
     assert (config.block[0], config.shared_bytes) == (plan.threads, plan.shared_bytes)
 
 
+def test_the_plan_is_that_of_this_gpu(kata, ptx, monkeypatch):
+    small = kata.Gpu(40_960, 39_936)
+    monkeypatch.setattr(kata, "this_gpu", lambda: small)
+    with ptx() as p:
+        kata.cluster_dsmem_softmax(torch.randn(1, 9000))
+    plan, config = kata.cluster_plan(9000, 4, small), p.launched[0].config
+    assert plan.cluster == 2
+    assert (config.cluster, config.block[0], config.shared_bytes) == plan[:3]
+
+
 def test_aligned_rows_go_by_16_bytes(kata, ptx):
     with ptx() as p:
         kata.cluster_dsmem_softmax(torch.randn(1, 1024), 2)
@@ -163,6 +180,10 @@ def test_the_plan_is_for_the_gpu_that_is_given(kata):
         kata.cluster_plan(cols, 4, small).cluster for cols in (12_000, 13_000, 100_000, 200_000)
     ]
     assert found == [chosen(cols, 4, *small) for cols in (12_000, 13_000, 100_000, 200_000)]
+    # two blocks would find room in a multiprocessor, but a block may not have so much
+    assert kata.cluster_plan(20_000, 4, kata.Gpu(233_472, 49_152)).cluster == 2
+    with pytest.raises(ValueError, match="^cols: "):
+        kata.cluster_plan(200_000, 4, kata.Gpu(233_472, 49_152))
 
 
 def test_a_share_gets_a_thread_for_each_piece(kata):
