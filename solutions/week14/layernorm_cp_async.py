@@ -215,7 +215,7 @@ def layernorm_cp_async(
         if given.shape != (cols,) or given.dtype != x.dtype:
             raise ValueError(f"{name}: expected {cols} of {x.dtype}, found {given.shape}")
     for name, given in (("x", x), ("gamma", gamma), ("beta", beta)):
-        places = given.data_ptr(), given.stride(0) * given.itemsize if given is x else 0
+        places = given.data_ptr(), (given.stride(0) * given.itemsize if given is x else 0)
         if given.stride(-1) != 1 or any(place % PIECE_BYTES for place in places):
             raise ValueError(
                 f"{name}: expected neighbouring elements from a multiple of {PIECE_BYTES} bytes "

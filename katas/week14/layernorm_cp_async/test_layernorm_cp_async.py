@@ -68,10 +68,11 @@ def test_nothing_is_rounded_before_the_shift(kata, device):
 
 
 def test_a_constant_row_is_beta(kata, device):
-    x = torch.tensor([0.0, 3.0, -512.0], device=device)[:, None].repeat(1, 64).half()
-    gamma, beta = torch.randn(2, 64, device=device).half()
-    y = kata.layernorm_cp_async(x, gamma, beta, grid=2)
-    assert y.tolist() == beta.expand(3, 64).tolist()
+    # float32 holds the sum of 56 of each, and the quotient; 3 * 56 * (1 / 56) it rounds
+    x = torch.tensor([0.0, 3.0, 0.1, -512.0], device=device)[:, None].repeat(1, 56).half()
+    gamma, beta = torch.randn(2, 56, device=device).half()
+    y = kata.layernorm_cp_async(x, gamma, beta, 1e-12, grid=2)
+    assert y.tolist() == beta.expand(4, 56).tolist()
 
 
 def test_a_nan_spoils_only_its_row(kata, device):
@@ -103,21 +104,26 @@ def test_each_row_is_copied_once_and_ahead(kata, ptx, cost):
     cost.check("left_in_flight", p.bytes_left_in_flight)
 
 
-def test_grid_and_stages_are_those_asked_for(kata, ptx):
+@pytest.mark.parametrize("grid", [2, 7], ids=["fewer than rows", "more than rows"])
+def test_grid_and_stages_are_those_asked_for(kata, ptx, grid):
     x = torch.randn(5, 512).half()
     with ptx() as p:
-        kata.layernorm_cp_async(x, *plain(x), grid=2, stages=5)
+        kata.layernorm_cp_async(x, *plain(x), grid=grid, stages=5)
     config = p.launched[0].config
-    assert (config.grid[0], config.shared_bytes) == (2, 5 * 1024 + 64)
+    assert (config.grid[0], config.shared_bytes) == (grid, 5 * 1024 + 64)
 
 
-def test_without_them_launch_config_says(kata, ptx):
-    x = torch.randn(3, 512).half()
+def test_without_them_launch_config_says_for_this_gpu(kata, ptx, monkeypatch):
+    small = kata.Gpu(sms=2, smem_per_sm_bytes=9216, smem_per_block_bytes=8192, bandwidth=1e9)
+    monkeypatch.setattr(kata, "this_gpu", lambda: small)
+    x = torch.randn(9, 512).half()
     with ptx() as p:
         kata.layernorm_cp_async(x, *plain(x))
-    config, asked = p.launched[0].config, kata.launch_config(3, 512, 2, kata.this_gpu())
+    config, asked = p.launched[0].config, kata.launch_config(9, 512, 2, small)
     found = config.grid[0], config.block[0], config.shared_bytes
     assert found == (asked.grid, asked.threads, asked.shared_bytes)
+    with pytest.raises(ValueError, match="^stages: "):
+        kata.layernorm_cp_async(x, *plain(x), stages=8)
 
 
 @pytest.mark.parametrize("name", ["x", "gamma", "beta"])
@@ -128,6 +134,12 @@ def test_pieces_begin_at_multiples_of_16_bytes(kata, device, name):
     given[name] = shifted.reshape(given[name].shape)
     with pytest.raises(ValueError, match=f"^{name}: .*16"):
         kata.layernorm_cp_async(**given)
+
+
+def test_a_single_row_has_a_stride_as_well(kata, device):
+    x = torch.ones(80, device=device).half().as_strided((1, 64), (68, 1))
+    with pytest.raises(ValueError, match="^x: .*16"):
+        kata.layernorm_cp_async(x, *plain(x))
 
 
 def test_rows_may_lie_apart(kata, device):
