@@ -10,7 +10,7 @@ from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
-MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 1024  # threads of a block
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads of a block, of 128 registers
 WARPS = MAX_BLOCK // WARP  # the most that a block has
 DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
@@ -44,11 +44,9 @@ def float_key(bits):
 
     -0.0 and 0.0 have the same key; NaN, of any sign and payload, has the largest.
     """
-    if bits & 0x7FFFFFFF > 0x7F800000:
-        return np.int64(FULL)
-    if bits >> 31:  # the larger the bits the smaller the float, from -0.0 down
-        return (1 << 32) - bits
-    return bits + (1 << 31)
+    # of negative floats the larger bits are the smaller float, from -0.0 down
+    key = -bits & FULL if bits >> 31 else bits | 1 << 31
+    return FULL if bits & 0x7FFFFFFF > 0x7F800000 else key
 
 
 @cuda.jit(device=True)
@@ -75,11 +73,12 @@ def kth_key(row, k, counts, found):
         cuda.syncthreads()
         for first in range(mine, row.size, AHEAD * threads):
             load(row, first, held)
+            left = row.size - first
             for r in range(AHEAD):
-                if first + r * WARP < row.size:
-                    digits = float_key(bits_of(held[r])) >> shift
-                    if digits >> DIGIT_BITS == prefix:
-                        cuda.atomic.add(counts, digits % BINS, 1)
+                # the next digit of a key that begins with the prefix; of others, out of range
+                b = (float_key(bits_of(held[r])) >> shift) - prefix * BINS
+                if r * WARP < left and 0 <= b < BINS:
+                    cuda.atomic.add(counts, np.uint32(b), 1)
         cuda.syncthreads()
 
         if thread < WARP:  # each lane sums neighbouring bins, the first lane the highest
@@ -111,35 +110,36 @@ def collect(row, k, kth, above, tallies, values, indices):
     for start in range(0, row.size, AHEAD * threads):
         first = start + warp * WARP * AHEAD + lane
         load(row, first, held)
-        larger_here, equal_here = 0, 0
+        left = row.size - first
+        here = 0  # larger ones, and equal ones 16 bits higher: a block has fewer than 2^16 at once
         for r in range(AHEAD):
-            key = float_key(bits_of(held[r])) if first + r * WARP < row.size else -1
+            key = float_key(bits_of(held[r])) if r * WARP < left else -1
             larger[r] = cuda.ballot_sync(FULL, key > kth)
             equal[r] = cuda.ballot_sync(FULL, key == kth)
-            larger_here += cuda.popc(larger[r])
-            equal_here += cuda.popc(equal[r])
+            here += cuda.popc(larger[r]) + (cuda.popc(equal[r]) << 16)
 
         # two sets of tallies in turn: one barrier is enough
         if lane == 0:
-            tallies[turn, 0, warp], tallies[turn, 1, warp] = larger_here, equal_here
+            tallies[turn, warp] = here
         cuda.syncthreads()
-        larger_mine, equal_mine = larger_before, equal_before
-        for other in range(threads // WARP):
-            if other < warp:
-                larger_mine += tallies[turn, 0, other]
-                equal_mine += tallies[turn, 1, other]
-            larger_before += tallies[turn, 0, other]
-            equal_before += tallies[turn, 1, other]
+        tally = tallies[turn, lane] if lane < threads // WARP else 0
+        lower = sum_of_lower_lanes(tally)
+        mine = cuda.shfl_sync(FULL, lower, warp)
+        step = cuda.shfl_sync(FULL, lower + tally, WARP - 1)
+        larger_mine, equal_mine = larger_before + (mine & 0xFFFF), equal_before + (mine >> 16)
+        larger_before += step & 0xFFFF
+        equal_before += step >> 16
         turn = 1 - turn
 
         below = cuda.lanemask_lt()
         for r in range(AHEAD):
-            rank = equal_mine + cuda.popc(equal[r] & below)
-            if larger[r] >> lane & 1 or (equal[r] >> lane & 1 and rank < ties):
-                place = larger_mine + cuda.popc(larger[r] & below) + min(rank, ties)
-                values[place], indices[place] = held[r], first + r * WARP
-            larger_mine += cuda.popc(larger[r])
-            equal_mine += cuda.popc(equal[r])
+            if larger[r] | equal[r]:  # the same in every lane, and mostly not so
+                rank = equal_mine + cuda.popc(equal[r] & below)
+                if larger[r] >> lane & 1 or (equal[r] >> lane & 1 and rank < ties):
+                    place = larger_mine + cuda.popc(larger[r] & below) + min(rank, ties)
+                    values[place], indices[place] = held[r], first + r * WARP
+                larger_mine += cuda.popc(larger[r])
+                equal_mine += cuda.popc(equal[r])
 
 
 @cuda.jit
@@ -151,7 +151,7 @@ def select_rows(x, k, values, indices) -> None:
     """
     counts = cuda.shared.array(BINS, np.int32)
     found = cuda.shared.array(2, np.int64)
-    tallies = cuda.shared.array((2, 2, WARPS), np.int32)
+    tallies = cuda.shared.array((2, WARPS), np.int32)
     row = cuda.blockIdx.x
     kth, above = kth_key(x[row], k, counts, found)
     collect(x[row], k, kth, above, tallies, values[row], indices[row])

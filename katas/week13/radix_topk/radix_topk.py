@@ -10,7 +10,7 @@ from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
-MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 1024  # threads of a block
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads of a block, of 128 registers
 WARPS = MAX_BLOCK // WARP  # the most that a block has
 DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
@@ -43,7 +43,7 @@ def float_key(bits):
 
     -0.0 and 0.0 have the same key; NaN, of any sign and payload, has the largest.
     """
-    raise NotImplementedError  # TODO(kata): order, zeros, NaN (about 5 lines)
+    raise NotImplementedError  # TODO(kata): order, zeros, NaN (2 lines)
 
 
 @cuda.jit
