@@ -14,7 +14,7 @@ WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
 WARPS = MAX_BLOCK // WARP  # the most that a block has
-AHEAD = 4  # loads that a thread has under way together
+AHEAD = 8  # loads that a thread has under way together
 
 
 @cuda.jit(device=True)
@@ -22,13 +22,14 @@ def load(values, first, n, held):
     """Load the thread's next AHEAD values, which lie a block apart; behind n nothing is loaded."""
     step = cuda.blockDim.x
     if first + (AHEAD - 1) * step < n:
-        # without a test for each of them the loads are under way together
+        # without a test for each of them the loads are under way together; and an index that is
+        # unsigned is not asked whether it counts from the end
         for r in range(AHEAD):
-            held[r] = values[first + r * step]
+            held[r] = values[np.uint32(first + r * step)]
     else:
         for r in range(AHEAD):
             if first + r * step < n:
-                held[r] = values[first + r * step]
+                held[r] = values[np.uint32(first + r * step)]
 
 
 @cuda.jit(device=True)
@@ -107,15 +108,17 @@ def reduce_rows(x, sums, maxima, indices) -> None:
     held = cuda.local.array(AHEAD, np.float32)
     row, cols, step = cuda.blockIdx.x, x.shape[1], cuda.blockDim.x
 
-    # a thread without elements ranks below every element there is
-    total, top, place = np.float32(0), np.float32(-math.inf), np.int32(cols)
+    # -inf until something is larger: at the thread's first element, which may well be just that,
+    # or behind the row's end, where it ranks below every element there is
+    total, top, place = np.float32(0), np.float32(-math.inf), np.int32(cuda.threadIdx.x)
     for first in range(cuda.threadIdx.x, cols, AHEAD * step):
         load(x[row], first, cols, held)
         for r in range(AHEAD):
             col = np.int32(first + r * step)
             if col < cols:
                 total += held[r]
-                if beats(held[r], col, top, place):
+                # columns ascend, so that only a larger one or the first NaN ranks higher
+                if top == top and not held[r] <= top:
                     top, place = held[r], col
 
     total = block_sum(total, room)
