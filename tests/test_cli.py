@@ -87,7 +87,10 @@ def test_a_reference_swapped_in_twice_is_not_kept(kata_command, mini):
     solve(mini)
     kata_command("swap", "doubled")
     before = kata_command("stash", "list", "doubled").stdout
-    assert "is kept as" not in kata_command("swap", "doubled").stdout
+    again = kata_command("swap", "doubled").stdout
+    assert "is kept as" not in again
+    assert "holds the reference solution already: nothing was changed." in again
+    assert "kata restore doubled brings your file back." in again
     assert kata_command("stash", "list", "doubled").stdout == before
 
 
@@ -245,6 +248,16 @@ def test_hints_come_one_at_a_time(kata_command):
     assert [line.split(":")[0] for line in shown] == [
         "Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "Hint 3 of 3",
     ]  # fmt: skip
+
+
+def test_what_is_shown_is_data_for_another_program(kata_command, mini):
+    hint = json.loads(kata_command("hint", "doubled", "--json").stdout)
+    assert hint == {"kata": "doubled", "number": 1, "of": 3, "hint": "Add it to itself."}
+    found = json.loads(kata_command("explain", "doubled", "--anyway", "--json").stdout)
+    assert found["reference"] == (mini / "solutions/week01/doubled.py").read_text()
+    assert found["hints"] == ["Add it to itself.", "Or multiply.", "2 * x"]
+    assert (found["device"], found["worksheet"]) == ("cpu", None)
+    assert "solution" in [rung["name"] for rung in found["ladder"]]
 
 
 def test_coverage_names_what_is_not_covered_yet(kata_command):

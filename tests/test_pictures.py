@@ -180,6 +180,11 @@ def test_roofline_tells_in_words_what_was_counted(kata_command, scaled):
     (line,) = [line for line in done.stdout.splitlines() if "counted" in line]
     assert line.split() == ["reference", "0.125", "FLOP/byte", "1.00", "x", "the", "least",
                             "possible", "bytes", "counted,", "not", "timed"]  # fmt: skip
+    done = kata_command("roofline", "scaled", "--profile", "h200_sxm", "--json")
+    found = json.loads(done.stdout)
+    (point,) = found["points"]
+    assert (found["profile"], point["impl"], point["seconds"]) == ("h200_sxm", "reference", None)
+    assert point["cost"]["bytes"] == point["least"] == 800
 
 
 def test_roofline_draws_what_was_measured(kata_command, scaled, tmp_path):
@@ -254,6 +259,10 @@ def test_programs_are_drawn_where_they_load_and_store(kata_command, scaled, tmp_
         assert "<title>scaled (solution), case 1: n = 100, dtype = float32</title>" in svg
         for words in ("x_ptr: loads", "y_ptr: stores", "6.5 (2 stores)"):
             assert words in svg
+    done = kata_command("trace", "scaled", "--impl", "solution", "--json")
+    found = json.loads(done.stdout)
+    assert (found["kata"], found["case"], found["units"]) == ("scaled", 1, 2)
+    assert [line["kind"] for line in found["lines"]] == ["load", "store"]
 
 
 def test_a_stub_says_so_in_one_line(kata_command, scaled):

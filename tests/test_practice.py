@@ -433,6 +433,59 @@ def red_look(mini, tmp_path, monkeypatch):
     return CliRunner().invoke(main, ["--root", str(mini), "watch", "doubled", "--once"]), asked
 
 
+def test_a_look_is_data_for_another_program(mini, tmp_path, monkeypatch):
+    monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
+    command = ["--root", str(mini), "watch", "doubled", "--json"]
+    assert "expected --once beside it" in CliRunner().invoke(main, command).output
+    done = CliRunner().invoke(main, [*command, "--once"])
+    row = json.loads(done.stdout)
+    assert (done.exit_code, row["status"]) == (1, "failed")
+    assert row["stages"][0] == "✓ import"
+    assert row["stages"][-1].startswith("✗ tiny case: ")
+    assert len(row["checks"]) == 1  # up to the first that is red
+    solve(mini)
+    done = CliRunner().invoke(main, [*command, "--once"])
+    row = json.loads(done.stdout)
+    assert (done.exit_code, row["status"], row["kata"]) == (0, "passed", "doubled")
+    assert len(Progress(tmp_path / "home").attempts("doubled")) == 1
+    (mini / STUB).unlink()
+    done = CliRunner().invoke(main, [*command, "--once"])
+    assert json.loads(done.stdout)["status"] == "missing"
+
+
+SLOW = """
+
+def test_that_takes_a_while(kata):
+    import time
+    print("slow")
+    time.sleep(600)
+"""
+
+
+def test_keys_are_answered_while_a_run_goes_on(mini, tmp_path):
+    solve(mini)
+    tests = mini / "katas/week01/doubled/test_doubled.py"
+    tests.write_text(tests.read_text() + SLOW)
+    terminal = Terminal(
+        [sys.executable, "-m", "harness", "--root", str(mini), "watch", "doubled"],
+        cwd=mini, env=child_environment({"KATA_HOME": str(tmp_path / "home")}),
+    )  # fmt: skip
+    try:
+        terminal.wait_for("doubled on cpu ...")
+        terminal.type("h")
+        terminal.wait_for("Hint 1 of 3: Add it to itself.")
+        terminal.type("l")
+        terminal.wait_for("any other key: stay here")
+        terminal.type("x")
+        terminal.wait_for("doubled on cpu ...")  # the look that was stopped
+        terminal.type("q")
+        assert terminal.process.wait(60) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.line)
+
+
 def test_a_red_look_is_noted_once_for_each_text(committed, tmp_path, monkeypatch):
     def looks():
         red_look(committed, tmp_path, monkeypatch)

@@ -60,7 +60,19 @@ def test_a_syntax_error_says_its_line_once(judged, mini):
     file = mini / "katas" / "week01" / "doubled" / "doubled.py"
     file.write_text("def doubled(x:\n    return x\n")
     words = {event["message"] for event in judged()}
-    assert words == {"doubled.py does not import: SyntaxError: '(' was never closed (line 1)"}
+    assert words == {
+        "doubled.py does not import: SyntaxError: '(' was never closed (line 1: def doubled(x:)"
+    }
+
+
+def test_an_import_that_fails_shows_the_line(judged, mini):
+    file = mini / "katas" / "week01" / "doubled" / "doubled.py"
+    file.write_text("import torch\n\nFACTOR = 1 / (2 - 2)  # twice\n")
+    words = {event["message"] for event in judged()}
+    assert words == {
+        "doubled.py does not import: ZeroDivisionError: division by zero "
+        "(line 3: FACTOR = 1 / (2 - 2)  # twice)"
+    }
 
 
 def test_the_learners_own_file_is_judged(judged, mini):

@@ -95,13 +95,18 @@ def show(house: House, name: Kata | Week, as_json: bool) -> None:
 
 @click.command()
 @click.argument("kata", type=KATA)
+@json_option
 @click.pass_obj
-def hint(house: House, kata: Kata) -> None:
+def hint(house: House, kata: Kata, as_json: bool = False) -> None:
     """The next hint, one at a time. Hints are remembered with your attempts."""
     seen = house.progress.hints_seen(kata.name)
     shown = min(seen, len(kata.hints) - 1)
     if seen < len(kata.hints):
         house.progress.note("hint_shown", kata.name, str(seen + 1))
+    if as_json:
+        number, of = shown + 1, len(kata.hints)
+        screen.as_json({"kata": kata.name, "number": number, "of": of, "hint": kata.hints[shown]})
+        return
     click.echo(screen.folded(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}"))
     if seen >= len(kata.hints):
         click.echo(f"That was the last one. The reference: kata explain {kata.name} --anyway")

@@ -169,7 +169,12 @@ def attempts(found: Sequence["Attempt"]) -> None:
 
 def swapped(kata: Kata, shown: str, result: "SwapResult") -> None:
     """What `kata swap` did."""
-    click.echo(folded(f"{shown} now holds the reference solution. {kept(result)}".rstrip()))
+    if result.already and not result.kept:
+        click.echo(folded(f"{shown} holds the reference solution already: nothing was changed."))
+    elif result.already:
+        click.echo(folded(f"{shown} holds the reference again, without edits. {kept(result)}"))
+    else:
+        click.echo(folded(f"{shown} now holds the reference solution. {kept(result)}".rstrip()))
     click.echo(f"kata restore {kata.name} brings your file back.")
 
 

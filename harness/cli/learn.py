@@ -133,8 +133,9 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 @click.option(
     "--anyway", is_flag=True, help="Before you have solved it; counts as having seen the solution."
 )
+@json_option
 @click.pass_obj
-def explain(house: House, kata: Kata, anyway: bool) -> None:
+def explain(house: House, kata: Kata, anyway: bool, as_json: bool) -> None:
     """The reference, its worksheet filled in, and how yours compares."""
     from harness.learner.predict import worksheet
     from harness.reports.ladder import climb, naive_words, timed_elsewhere
@@ -149,12 +150,28 @@ def explain(house: House, kata: Kata, anyway: bool) -> None:
         )
     if kata.solution.is_file():
         house.progress.note("solution_seen", kata.name, "explain")
+    device = "cuda" if device_present() else "cpu"
+    if as_json:
+        sheet = None
+        if any(one.kind == "roofline" for one in kata.speed):
+            sheet = teach.sheet_row(worksheet(kata, house.prediction_profile(None)))
+        rungs = climb(kata, device, house.home / "cache", yours=solved)
+        screen.as_json(
+            {
+                **teach.reference_row(kata),
+                "worksheet": sheet,
+                "device": device,
+                "ladder": [asdict(rung) for rung in rungs],
+                "naive": naive_words(kata, house.home / "cache"),
+            }
+        )
+        return
+    if kata.solution.is_file():
         teach.reference(kata, house.shown(kata.solution))
     else:
         click.echo("A course released by a teacher has no solutions; here is what else there is.")
     if any(one.kind == "roofline" for one in kata.speed):
         teach.worksheet_filled(kata, worksheet(kata, house.prediction_profile(None)))
-    device = "cuda" if device_present() else "cpu"
     with draw.waiting(f"comparing implementations on {device}"):
         rungs = climb(kata, device, house.home / "cache", yours=solved)
     teach.ladder(rungs, device)

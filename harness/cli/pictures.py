@@ -1,15 +1,17 @@
 """Commands that show: katas on the roofline, and who touches what."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import draw
+from harness.cli import draw, screen
 from harness.cli.house import KATA, House
-from harness.cli.screen import beside
+from harness.cli.screen import beside, json_option
 from harness.content.kata import Kata
 
 if TYPE_CHECKING:
@@ -29,8 +31,11 @@ OUT = click.option(
 @click.argument("katas", nargs=-1, required=True, type=KATA)
 @click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
 @OUT
+@json_option
 @click.pass_obj
-def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None) -> None:
+def roofline(
+    house: House, katas: tuple[Kata, ...], profile: str | None, out: Path | None, as_json: bool
+) -> None:
     """Your code on the roofline, beside the reference."""
     from harness.reports.pictures.canvas import check_file
     from harness.reports.pictures.roofline import check_drawable
@@ -41,6 +46,10 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
         check_drawable(kata)
     device = house.prediction_profile(profile)
     entries = [entry for kata in katas for entry in _entries(house, kata, device)]
+    if as_json:
+        _draw_roofline(entries, device, katas, out)
+        screen.as_json({"profile": device.id, "points": [asdict(entry) for entry in entries]})
+        return
     _roofline_table(entries, device)
     for kata in katas:
         if all(entry.kata != kata.name for entry in entries):
@@ -51,11 +60,21 @@ def roofline(house: House, katas: tuple[Kata, ...], profile: str | None, out: Pa
     if out is None or not entries:
         click.echo(f"next: kata roofline {names} --profile {device.id} -o roofline.svg")
         return
+    _draw_roofline(entries, device, katas, out)
+    click.echo(f"drawn: {out}")
+
+
+def _draw_roofline(
+    entries: "list[Entry]", device: "Profile", katas: Sequence[Kata], out: Path | None
+) -> None:
+    """Write the picture, where one is asked for and there is something on it."""
+    if out is None or not entries:
+        return
     from harness.reports.pictures.draw_roofline import draw_roofline
 
-    what = names.replace(" ", ", ") if len(katas) <= NAMED else f"{len(katas)} katas"
+    names = ", ".join(kata.name for kata in katas)
+    what = names if len(katas) <= NAMED else f"{len(katas)} katas"
     draw_roofline(entries, device, f"{what} on {device.name}", out)
-    click.echo(f"drawn: {out}")
 
 
 def _entries(house: House, kata: Kata, profile: "Profile") -> "list[Entry]":
@@ -108,8 +127,9 @@ def _figures(one: "Entry") -> str:
     "--impl", default="yours", show_default=True, help="yours, solution, wrong:naive or a path."
 )
 @OUT
+@json_option
 @click.pass_obj
-def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> None:
+def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None, as_json: bool) -> None:
     """Which program or warp accesses what, and at what cost. In Gluon, also what is in flight."""
     from harness.reports.pictures.canvas import check_file
     from harness.reports.pictures.trace import TIMED, case_words, check_case, recorded, timeline
@@ -120,16 +140,26 @@ def trace(house: House, kata: Kata, case: int, impl: str, out: Path | None) -> N
     submission = house.submission(kata, impl)
     title = f"{kata.name} ({impl}), case {case}: {case_words(kata, case)}"
     show: Callable[[Path], None]
+    found: Recording | Timeline
     with draw.waiting(f"{kata.name} on the simulator"):
         if kata.backend in TIMED:
             program = timeline(submission, case)
             said, show = _timeline_words(program), partial(_draw_timeline, program, title)
+            found = program
         else:
             touched = recorded(submission, case)
             said, show = _trace_words(touched), partial(_draw_trace, touched, title)
+            found = touched
     if submission.kind in ("solution", "wrong"):
         # its lines are printed; most wrong solutions are the reference but for one of them
         house.progress.note("solution_seen", kata.name, "trace")
+    if as_json:
+        if out is not None:
+            show(out)
+        screen.as_json(
+            {"kata": kata.name, "impl": impl, "case": case, **json.loads(found.as_json())}
+        )
+        return
     click.echo(title)
     for line in said:
         click.echo(line)

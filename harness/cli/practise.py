@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -121,6 +121,7 @@ class How:
     profile: str | None = None
     verbose: bool = False
     quiet: bool = False
+    meanwhile: Callable[[], None] = lambda: None
 
 
 def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") -> list[Outcome]:
@@ -133,7 +134,7 @@ def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") ->
     found: list[Outcome] = []
     for leg in legs:
         submission = house.submission(kata, how.impl)
-        outcome = judge(house, submission, leg, how.seed, how.profile, more)
+        outcome = judge(house, submission, leg, how.seed, how.profile, more, how.meanwhile)
         found.append(outcome)
         if not how.quiet:
             results.outcome(
@@ -190,8 +191,13 @@ def judge(
     seed: int | None,
     profile: str | None,
     more: Sequence[str],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Make an attempt, and show that it is under way; `more` are options of pytest."""
+    """
+    Make an attempt, and show that it is under way; `more` are options of pytest.
+
+    `meanwhile` is called often; what it raises ends the attempt.
+    """
     progress = None
     with house.even_without_room():
         progress = house.progress
@@ -205,6 +211,7 @@ def judge(
             profile=profile,
             extra=more,
             room=house.even_without_room,
+            meanwhile=meanwhile,
         )
 
 

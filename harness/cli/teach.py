@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -125,6 +125,33 @@ def reference(kata: Kata, shown: str) -> None:
         out.print(f"  · {hint}", markup=False)
     for source in kata.sources:
         out.print(f"  see {source}", markup=False)
+
+
+def reference_row(kata: Kata) -> dict[str, Any]:
+    """The reference as plain data; its source is None in a course that has no solutions."""
+    there = kata.solution.is_file()
+    return {
+        "kata": kata.name,
+        "title": kata.title,
+        "teaches": kata.teaches,
+        "reference": kata.solution.read_text(encoding="utf-8") if there else None,
+        "hints": list(kata.hints),
+        "sources": list(kata.sources),
+    }
+
+
+def sheet_row(sheet: "Sheet") -> dict[str, Any]:
+    """A filled worksheet as plain data, times in seconds."""
+    return {
+        "threshold": sheet.name,
+        "case": dict(sheet.case),
+        "profile": sheet.profile.id,
+        "flops": sheet.cost.flops,
+        "bytes": sheet.cost.bytes,
+        "intensity": sheet.intensity,
+        "bound": sheet.bound,
+        "seconds": sheet.seconds,
+    }
 
 
 def ladder(rungs: "Sequence[Rung]", device: str) -> None:

@@ -7,13 +7,15 @@ import termios
 import tty
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import click
 
-from harness.cli import draw
+from harness.cli import draw, results, screen
 from harness.cli.house import KATA, House
 from harness.cli.practise import How, judge_and_show
-from harness.cli.screen import cut, folded
+from harness.cli.screen import cut, folded, json_option
 from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present
@@ -23,6 +25,7 @@ from harness.running.stages import Stage, properties_in, stage_of
 
 KEYS = "h hint · r run again · n next kata · l list · s solution · q quit"
 CHOICES = "123456789abcdefgijkmop"  # keys that select a kata of the list
+STOPPING = frozenset("rnlsq")  # keys that end a run that is under way
 POLL_MS = 200
 MORE_CHOICES = 3  # of other weeks
 COMPARED = {Stage.TINY, Stage.CASES}  # a test of these that passed has seen the shapes, too
@@ -32,10 +35,17 @@ Key = Callable[[float | None], str]
 @click.command()
 @click.argument("kata", type=KATA)
 @click.option("--once", is_flag=True, help="Look once and leave.")
+@json_option
 @click.pass_obj
-def watch(house: House, kata: Kata, once: bool) -> None:
+def watch(house: House, kata: Kata, once: bool, as_json: bool) -> None:
     """Judge on every save, stage by stage, up to the first failure. All green is kept."""
     device = "cuda" if device_present() else "cpu"
+    if as_json:
+        if not once:
+            raise click.UsageError("--json: expected --once beside it: what is watched never ends.")
+        row = _looked(house, kata, device)
+        screen.as_json(row)
+        sys.exit(0 if row["status"] == "passed" else 1)
     if once:
         sys.exit(0 if _look(house, kata, device) else 1)
     watched: Kata | None = kata
@@ -48,22 +58,73 @@ def _watch(house: House, kata: Kata, device: str, key: Key) -> Kata | None:
     """Judge `kata` on every save until it is left for another, which is returned, or for none."""
     from watchfiles import watch as changes
 
-    _look(house, kata, device)
-    click.echo(KEYS)
+    pressed, stopped = "r", False
     # the folder, since editors replace the file
     for found in changes(kata.folder, rust_timeout=POLL_MS, yield_on_timeout=True):
-        pressed = key(0)
-        if pressed == "r" or any(path == str(kata.file) for _, path in found):
-            _look(house, kata, device)
-            click.echo(KEYS)
-        elif pressed == "q":
-            break
-        elif pressed and (other := _answer(house, kata, pressed, key)):
-            return other
+        pressed = pressed or key(0)
+        if any(path == str(kata.file) for _, path in found):
+            pressed = pressed or "r"
+        while pressed:
+            if pressed == "q":
+                return None
+            if pressed == "r":
+                pressed = _look_until_key(house, kata, device, key)
+                stopped = bool(pressed)
+            else:
+                if other := _answer(house, kata, pressed, key):
+                    return other
+                # whoever stayed wants to see the look that was stopped
+                pressed = "r" if stopped else ""
+                stopped = False
     return None
 
 
-def _look(house: House, kata: Kata, device: str) -> bool:
+class Pressed(Exception):
+    """A key that ends the run it was pressed in."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"stopped by the key {key}")
+        self.key = key
+
+
+def _look_until_key(house: House, kata: Kata, device: str, key: Key) -> str:
+    """A look that keys stop; the one that did, or none. A hint is shown while it goes on."""
+
+    def meanwhile() -> None:
+        pressed = key(0)
+        if pressed == "h":
+            _answer(house, kata, pressed, key)
+        elif pressed in STOPPING:
+            raise Pressed(pressed)
+
+    try:
+        _look(house, kata, device, meanwhile)
+    except Pressed as stop:
+        return stop.key
+    click.echo(KEYS)
+    return ""
+
+
+def _looked(house: House, kata: Kata, device: str) -> dict[str, Any]:
+    """One look as plain data; what is kept is the same."""
+    if not kata.file.is_file():
+        return {"kata": kata.name, "status": "missing", "stages": []}
+    submission = house.submission(kata, "yours")
+    seen = run_kata(submission, device=device, extra=["--staged", "-x"])
+    stages = list(stage_lines(seen, properties_in(kata.tests.read_text(encoding="utf-8"))))
+    if seen.status == "passed":
+        (seen,) = judge_and_show(house, kata, [device], How(quiet=True))
+    elif seen.status in COUNTED:
+        _note_red(house, submission)
+    # the first red check ends a look, which is no crash
+    if red := next((check for check in seen.checks if check.outcome == "failed"), None):
+        seen = replace(seen, status="failed", reason=f"{red.name}: {red.message}")
+    return {**results.as_row(kata, "yours", seen), "stages": stages}
+
+
+def _look(
+    house: House, kata: Kata, device: str, meanwhile: Callable[[], None] = lambda: None
+) -> bool:
     """One look, and a verdict that is kept when there is nothing red."""
     click.clear()
     if not kata.file.is_file():
@@ -74,15 +135,14 @@ def _look(house: House, kata: Kata, device: str) -> bool:
         return False
     submission = house.submission(kata, "yours")
     with draw.waiting(f"{kata.name} on {device}"):
-        seen = run_kata(submission, device=device, extra=["--staged", "-x"])
-    tests = kata.folder / f"test_{kata.name}.py"
-    for line in stage_lines(seen, properties_in(tests.read_text(encoding="utf-8"))):
+        seen = run_kata(submission, device=device, extra=["--staged", "-x"], meanwhile=meanwhile)
+    for line in stage_lines(seen, properties_in(kata.tests.read_text(encoding="utf-8"))):
         click.echo(folded(line))
     if seen.status != "passed":
         if seen.status in COUNTED:
             _note_red(house, submission)
         return False
-    (outcome,) = judge_and_show(house, kata, [device], How())
+    (outcome,) = judge_and_show(house, kata, [device], How(meanwhile=meanwhile))
     return outcome.status == "passed"
 
 

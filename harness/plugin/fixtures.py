@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import linecache
 import os
 import textwrap
 from collections.abc import Callable, Iterator
@@ -25,10 +26,12 @@ from harness.judge.loading import Loadable, load_module
 from harness.judge.timing.threshold import judge_cost
 from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.seeding import seed_of
+from harness.plugin.values import cut
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
 
+MOST_TEXT = 80  # characters of a line that is shown
 Record = Callable[[dict[str, Any]], None]
 
 
@@ -59,13 +62,14 @@ def _test_modules(request: pytest.FixtureRequest) -> set[ModuleType]:
 
 
 def _import_failure(submission: Loadable, error: Exception) -> str:
-    """The error of an import, with the line of the learner's file where it arose."""
+    """The error of an import, with the line of the learner's file where it arose, and its text."""
     _, line = submission.place_of(error)
-    where = line or getattr(error, "lineno", None) or "?"
-    # a SyntaxError says its line by itself
-    words = error.msg if isinstance(error, SyntaxError) else error
+    words, text = str(error), linecache.getline(str(submission.path), line or 0).strip()
+    if isinstance(error, SyntaxError):  # says its line by itself
+        line, words, text = error.lineno or line, error.msg, (error.text or "").strip()
     name = submission.path.name
-    return f"{name} does not import: {type(error).__name__}: {words} (line {where})"
+    where = f"line {line or '?'}: {cut(text, MOST_TEXT)}" if text else f"line {line or '?'}"
+    return f"{name} does not import: {type(error).__name__}: {words} ({where})"
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ def attempt(
     seed: int | None = None,
     profile: str | None = None,
     extra: Sequence[str] = (),
+    meanwhile: Callable[[], None] = lambda: None,
     room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Outcome:
     """
@@ -43,6 +44,7 @@ def attempt(
         seed: Of an earlier run, to see it again.
         profile: The hardware profile to judge against.
         extra: Further options of pytest.
+        meanwhile: Called often while the run goes on; what it raises ends the run.
         room: Around each thing that is kept; where it swallows a DiskFull, a verdict is given all
             the same.
 
@@ -77,7 +79,12 @@ def attempt(
         try:
             with interrupts.allowed():
                 outcome = run_kata(
-                    submission, device=device, seed=seed, profile=profile, extra=extra
+                    submission,
+                    device=device,
+                    seed=seed,
+                    profile=profile,
+                    extra=extra,
+                    meanwhile=meanwhile,
                 )
         except BaseException as error:
             if progress and begun:

@@ -6,7 +6,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,9 +105,13 @@ def run_kata(
     profile: str | None = None,
     limits: Limits | None = None,
     extra: Sequence[str] = (),
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """
     Judge a submission on one device; `extra` are further options of pytest.
+
+    `meanwhile` is called often while the run goes on; what it raises ends the run, and passes
+    through.
 
     The child is killed with everything it started when its time is over. Only a complete record,
     sealed with this run's nonce, counts as a verdict; the child's exit code does not.
@@ -125,10 +129,15 @@ def run_kata(
             profile=profile or (kata.profile if device == "cpu" else None),
             extra=["--timeout=0", *options, *extra],  # the time is kept out here
         )
+
+        def overdue(elapsed_s: float) -> bool:
+            meanwhile()
+            return watch.overdue(elapsed_s)
+
         start = time.monotonic()
         exit_code, output = run_watched(
             command,
-            watch.overdue,
+            overdue,
             {"KATA_HOME": str(home_folder(kata.root).resolve())},
             cwd=scratch,
             memory_bytes=watch.limits.memory_bytes,

@@ -143,6 +143,11 @@ class TopicLine:
     katas: int
     open: bool
 
+    @property
+    def later(self) -> bool:
+        """Whether something else is to come first, and nothing of it is done all the same."""
+        return not (self.open or self.share)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:

@@ -67,14 +67,14 @@ def topic_box(topic: TopicLine) -> Box:
         words=state,
         said=f"{topic.name}: {f'{topic.level}, ' if topic.katas else ''}{state}",
         fill=str(topic.level) if topic.katas else "paper",
-        dashed=not topic.open,
+        dashed=topic.later,
     )
 
 
 def state_words(topic: TopicLine) -> str:
-    """Whether it is open, and how much of it is done."""
+    """Whether it is advised yet, and how much of it is done; nothing keeps anyone from any."""
     done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
-    return f"{'open' if topic.open else 'locked'} · {done}"
+    return f"{'open' if topic.open else 'begun' if topic.share else 'later'} · {done}"
 
 
 def dependency_map(boxes: Sequence[Box]) -> Markup:
