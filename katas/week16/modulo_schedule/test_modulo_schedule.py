@@ -213,7 +213,8 @@ def warps_of(kata, oracle):
 def test_whoever_blocks_delays_what_starts_meanwhile(kata, warps_of):
     def count(start, cycles=2, ii=6, **blocking):
         ops = [kata.Op(name, name, cycles, 0, blocking.get(name, False)) for name in start]
-        return warps_of(kata.Schedule(ii=ii, start=start, stages=3), ops, [])
+        stages = 1 + max(start.values()) // ii
+        return warps_of(kata.Schedule(ii=ii, start=start, stages=stages), ops, [])
 
     assert count({"a": 0, "b": 1}) == 1  # nobody blocks
     assert count({"a": 0, "b": 1}, b=True) == 1  # b begins when a is issued
@@ -246,7 +247,7 @@ def test_results_take_registers_until_they_are_read(kata, warps_of):
         """Whether a, of 10 registers, fits."""
         ops = [kata.Op("a", "TMA", cycles, 10), kata.Op("b", "TC", 2), kata.Op("c", "EXP", 3)]
         made = [kata.Dep(*dep) for dep in deps]
-        schedule = kata.Schedule(ii=ii, start=start, stages=4)
+        schedule = kata.Schedule(ii=ii, start=start, stages=1 + max(start.values()) // ii)
         try:
             warps_of(schedule, ops, made, regs_per_warp=room)
         except ValueError as error:
