@@ -80,14 +80,14 @@ def max_coresident_blocks(threads: int, regs: int, smem: int, machine: Machine) 
     of_a_warp = _rounded_up(regs * WARP, machine.register_unit)
     in_a_partition = machine.registers // machine.partitions // of_a_warp
     of_a_block = _rounded_up(smem + machine.smem_reserved, machine.smem_unit)
-    on_an_sm = min(
+    on_an_sm = [
         machine.blocks,
         machine.warps // warps,
         machine.partitions * in_a_partition // warps,
-        # a block may take nothing at all, where none is reserved
-        machine.smem_bytes // max(of_a_block, 1),
-    )
-    return machine.sms * on_an_sm
+    ]
+    if of_a_block:
+        on_an_sm.append(machine.smem_bytes // of_a_block)
+    return machine.sms * min(on_an_sm)
 
 
 def _rounded_up(value: int, unit: int) -> int:
@@ -176,7 +176,7 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
             load(g, start, step, held)
             for r in range(AHEAD):
                 if start + r * step < g.size:
-                    g[start + r * step] = np.float32(np.float64(held[r]) * scale)
+                    g[start + r * step] = np.float64(held[r]) * scale
 
 
 def prepared(g: Array, max_norm: float, norm: Array | None, block: int) -> Array:

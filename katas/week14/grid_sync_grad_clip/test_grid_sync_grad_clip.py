@@ -54,13 +54,14 @@ def test_the_norm_is_divided_with_what_is_added_to_it(kata):
     np.testing.assert_allclose(g, float32([3e-6, -4e-6]) * (5 / 6), rtol=1e-6)
 
 
-def test_products_are_float64_and_rounded_once(kata, seed):
+def test_products_are_float64_and_rounded_once(kata):
     # whole numbers, whose squares add up exactly
-    g = float32(np.random.default_rng(seed).integers(-999, 1000, 400))
-    norm = math.sqrt(np.sum(np.square(g, dtype=np.float64)))
-    expected = float32(g.astype(np.float64) * (1000.0 / (norm + 1e-6)))
-    kata.grid_sync_grad_clip(g, 1000.0, block=32)
-    assert_same_bits(g, expected, f"norm {norm}, limit 1000")
+    before = float32(range(-200, 200))
+    norm = math.sqrt(np.sum(np.square(before, dtype=np.float64)))
+    for limit in (1000.0, 77.0):
+        g, expected = before.copy(), float32(before.astype(np.float64) * (limit / (norm + 1e-6)))
+        kata.grid_sync_grad_clip(g, limit, block=32)
+        assert_same_bits(g, expected, f"norm {norm}, limit {limit}")
 
 
 def test_zeros_keep_their_signs(kata):
@@ -307,10 +308,13 @@ def test_a_tile_needs_no_other_lanes(tile_sums, width, tile):
 
 
 def test_one_launch_and_one_grid_barrier(kata, simt, cost):
-    g = np.ones(4096, np.float32)
+    # several rounds of all threads, each with other elements
+    before = float32(1 + np.arange(4096) % 7)
+    g, expected = before.copy(), math.sqrt(np.sum(before**2, dtype=np.float64))
     with simt() as counted:
         _, norm = kata.grid_sync_grad_clip(g, 6.4, blocks=4, block=64)
-    assert norm.tolist() == [64.0]
+    np.testing.assert_allclose(norm, [expected], rtol=1e-12)
+    np.testing.assert_allclose(g, before * (6.4 / expected), rtol=1e-6)
     cost.check("launches", counted.launches)
     cost.check("grid_barriers", counted.grid_barriers)
     cost.check("bytes_clipped", counted.bytes_moved)
@@ -325,6 +329,12 @@ def test_what_is_not_clipped_is_read_once(kata, simt, cost):
         _, norm = kata.grid_sync_grad_clip(g, 100.0, blocks=4, block=64)
     assert norm.tolist() == [64.0]
     cost.check("bytes_kept", counted.bytes_moved)
+    # a factor of exactly 1
+    g = np.zeros(40, np.float32)
+    with simt() as counted:
+        kata.grid_sync_grad_clip(g, 1e-6, block=32)
+    stored = counted.of(g).store.elements
+    assert stored == 0, f"norm 0, limit 1e-6: expected no stores to g, found {stored}"
 
 
 def test_a_tile_takes_five_shuffles(tile_sums, simt, cost):

@@ -77,14 +77,14 @@ def max_coresident_blocks(threads: int, regs: int, smem: int, machine: Machine) 
     of_a_warp = _rounded_up(regs * WARP, machine.register_unit)
     in_a_partition = machine.registers // machine.partitions // of_a_warp
     of_a_block = _rounded_up(smem + machine.smem_reserved, machine.smem_unit)
-    on_an_sm = min(
+    on_an_sm = [
         machine.blocks,
         machine.warps // warps,
         machine.partitions * in_a_partition // warps,
-        # a block may take nothing at all, where none is reserved
-        machine.smem_bytes // max(of_a_block, 1),
-    )
-    return machine.sms * on_an_sm
+    ]
+    if of_a_block:
+        on_an_sm.append(machine.smem_bytes // of_a_block)
+    return machine.sms * min(on_an_sm)
 
 
 def _rounded_up(value: int, unit: int) -> int:
