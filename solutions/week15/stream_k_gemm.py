@@ -237,7 +237,7 @@ def _launch(a: Tensor, b: Tensor, c: Tensor, programs: int) -> None:
     tiles, num_k = triton.cdiv(M, config.m) * triton.cdiv(N, config.n), triton.cdiv(K, config.k)
     cut = tiles % programs
     rest = cut * num_k
-    sharers = max(min(programs, rest), 1)
+    sharers = min(programs, rest)
     shares = (tiles - cut, rest, sharers)
     parts = None
     if cut:
