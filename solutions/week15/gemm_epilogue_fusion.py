@@ -120,7 +120,7 @@ def _gemm_kernel(
         bias, aux = None, None
         if bias_ptr is not None:
             cols = col + tl.arange(0, BLOCK_N)
-            bias = tl.load(bias_ptr + cols.to(tl.int64) * bias_stride, mask=cols < N, other=0.0)
+            bias = tl.load(bias_ptr + cols.to(tl.int64) * bias_stride, mask=cols < N)
             bias = bias.to(tl.float32)[None, :]
         if aux_ptr is not None:
             offsets, exists = _place(row, col, M, N, aux_strides, BLOCK_M, BLOCK_N)
