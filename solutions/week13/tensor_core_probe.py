@@ -150,14 +150,15 @@ def min_warp_tile(flops_per_clk: int, ab_bytes: int) -> tuple[int, int]:
     their `smem_bound` is 1 at most. Of tiles with as many accumulators it has the least m + n,
     and of those the least m.
     """
-    found: list[tuple[int, int, int]] = []
+    best: tuple[int, int, int] | None = None
     m = 16
-    while not found or 8 * m <= min(found)[0]:
+    while best is None or 8 * m <= best[0]:
         # (m + n) * ab_bytes / 128 <= 2 * m * n / flops_per_clk, solved for n
         left = 256 * m - ab_bytes * flops_per_clk
         if left > 0:
             n = -(-ab_bytes * flops_per_clk * m // (8 * left)) * 8
-            found.append((m * n, m + n, m))
+            tile = m * n, m + n, m
+            best = min(best or tile, tile)
         m += 16
-    area, _, m = min(found)
+    area, _, m = best
     return m, area // m

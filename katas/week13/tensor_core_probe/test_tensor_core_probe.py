@@ -36,15 +36,33 @@ def test_a_question_is_compiled_once(kata, calls, cost):
     assert asked.calls
 
 
-@pytest.mark.parametrize("said", [MISSING, INCOMPLETE], ids=["no header", "no type"])
+def test_a_yes_needs_no_second_question(kata, monkeypatch):
+    asked = []
+    monkeypatch.setattr(kata, "refused", lambda source, arch: asked.append(arch))
+    for api in kata.APIS:  # nobody has that shape, but this compiler refuses nothing
+        assert kata.tensor_core_probe(api, (40, 8, 8), "f16", "f32", "sm_100")
+    assert asked == ["sm_100", "sm_100"]
+
+
+@pytest.mark.parametrize("said", [MISSING, INCOMPLETE, ""], ids=["no header", "no type", "no word"])
 @pytest.mark.parametrize("api", ["wmma", "mma.sync"])
 def test_a_compiler_that_refuses_everything_is_no_answer(kata, monkeypatch, api, said):
     assert kata.tensor_core_probe(api, kata.KNOWN[api], "f16", "f32", "sm_75")
-    monkeypatch.setattr(kata, "refused", lambda source, arch: said)
-    # of an architecture that no other test asks about
-    for shape, ab, acc in (((16, 16, 32), "s8", "s32"), (kata.KNOWN[api], "f16", "f32")):
-        with pytest.raises(RuntimeError, match="probe.cu"):
+    # all of this API, with the other as it was
+    compiler = kata.refused
+    monkeypatch.setattr(
+        kata, "refused", lambda source, arch: said if api in source else compiler(source, arch)
+    )
+    # of an architecture that no other test compiles for
+    for shape, ab, acc in (
+        ((16, 16, 32), "s8", "s32"),
+        ((16, 16, 16), "e4m3", "f32"),  # wmma never has it, but who says so has not asked
+        ((16, 8, 16), "f64", "f32"),
+        (kata.KNOWN[api], "f16", "f32"),
+    ):
+        with pytest.raises(RuntimeError) as raised:
             kata.tensor_core_probe(api, shape, ab, acc, "sm_100")
+        assert said in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +143,7 @@ def test_bound_follows_bytes_and_rate(kata):
         pytest.param(2049, 2, (32, 40), id="no longer 32 x 32"),
         pytest.param(1504, 2, (32, 24), id="not 16 x 48"),
         pytest.param(2304, 2, (32, 48), id="not 48 x 32"),
+        pytest.param(32768, 4, (1024, 1024), id="far more than today's"),
     ],
 )
 def test_tile_by_hand(kata, flops, ab_bytes, tile):
