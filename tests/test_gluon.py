@@ -165,6 +165,16 @@ def test_overlap_is_counted_without_a_clock(tmp_path, modules):
     assert hidden == [7 / 8, 0]
 
 
+def test_overlap_with_what_the_same_partition_has_in_flight(modules):
+    # the consumer multiplies, the producer loads: each has only its own work in flight
+    with gluon_meter() as meter:
+        gluon_cases.ws(modules[FILES["ws"]])
+    assert meter.overlap("TMA load", under="wgmma", own=True) == 0
+    assert meter.overlap("TMA load", under="wgmma") > 0
+    products = meter.overlap("wgmma", under="wgmma", own=True)
+    assert products == meter.overlap("wgmma", under="wgmma") > 0
+
+
 def test_more_stages_keep_more_bytes_in_flight(modules):
     found = []
     for stages in (2, 3, 4):

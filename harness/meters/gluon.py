@@ -117,7 +117,7 @@ class GluonMeter:
         _known(what, COUNTED)
         return self._tally.counts[what]
 
-    def overlap(self, what: str, *, under: str) -> float:
+    def overlap(self, what: str, *, under: str, own: bool = False) -> float:
         """
         The share of `what` done while something of another kind was in flight.
 
@@ -125,13 +125,16 @@ class GluonMeter:
             what: "TMA load", "TMA store" or "cp.async" (by bytes), "wgmma" (by FLOPs), or a
                 function such as "exp2" (by elements).
             under: "TMA load", "TMA store", "cp.async" or "wgmma".
+            own: Count only what the same partition has in flight, so that the schedule of the
+                partitions plays no part; a TMA load belongs to none.
 
         Raises:
             UsageProblem: Either is something else.
         """
         _known(under, IN_FLIGHT)
         total = self.amount(what)
-        return self._tally.under[what, under] / total if total else 0.0
+        done = (self._tally.under_own if own else self._tally.under)[what, under]
+        return done / total if total else 0.0
 
 
 def _known(name: str, names: tuple[str, ...]) -> None:

@@ -28,6 +28,7 @@ class Tally:
     Attributes:
         counts: Amounts by what they are of: bytes, elements, FLOPs.
         under: The same, by what else was in flight meanwhile.
+        under_own: And by what the same partition had in flight: products, stores, cp.async.
         programs: How many were run.
         launches: And how many kernels.
         most_shared_bytes: Of any program.
@@ -37,6 +38,7 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     under: Counter[tuple[str, str]] = field(default_factory=Counter)
+    under_own: Counter[tuple[str, str]] = field(default_factory=Counter)
     programs: int = 0
     launches: int = 0
     most_shared_bytes: int = 0
@@ -136,7 +138,10 @@ class Program:
         self.tally.counts[what] += amount
         kinds = {one.kind for one in self.pending if one.kind == "TMA load"}
         for one in self.partitions:
-            kinds |= {queue[0].kind for queue in (one.products, one.stores, one.copies) if queue}
+            own = {queue[0].kind for queue in (one.products, one.stores, one.copies) if queue}
+            kinds |= own
+            if one is self.current:
+                self.tally.under_own.update(dict.fromkeys(((what, kind) for kind in own), amount))
         for kind in kinds:
             self.tally.under[what, kind] += amount
 
