@@ -212,11 +212,38 @@ def test_torchs_own_product_passes():
         assert_matches(found, exact[0] @ exact[1], same_precision=yardstick)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(
+on_a_gpu = pytest.mark.skipif(
     not device_present() or torch.cuda.get_device_capability() < (8, 9),
     reason="needs a GPU with FP8",
 )
+
+
+@pytest.mark.gpu
+@on_a_gpu
+@pytest.mark.parametrize("k", [512, 4096], ids=str)
+def test_a_gpus_sums_are_no_shorter_than_they_are_taken_to_be(k):
+    """In float32 the sums show: promoted ones, and with `use_fast_accum` those that are not."""
+    one = torch.ones((), device="cuda")
+    for seed in range(3):
+        a, b = (E4M3.round(drawn(64, k, seed=seed + at).cuda()).float() for at in (0, 1000))
+        a8, b8 = (x.to(torch.float8_e4m3fn) for x in (a, b))
+        exact, size = a.double() @ b.double().T, a.double().abs() @ b.double().abs().T
+        bits = sum_bits(a.device)
+        for fast, every in ((False, 128), (True, k)):
+            found = torch._scaled_mm(
+                a8, b8.T, one, one, out_dtype=torch.float32, use_fast_accum=fast
+            )
+            own = block_products(a, b.T, every=every, bits=bits).sum(0)
+            yardstick = Yardstick(own, size)
+            mine, theirs = (
+                float(yardstick.errors(x, exact).square().mean().sqrt()) for x in (own, found)
+            )
+            told = f"k = {k}, fast = {fast}: {theirs:.2e}, taken to be {mine:.2e}"
+            assert theirs <= yardstick.most(exact)[1], told
+
+
+@pytest.mark.gpu
+@on_a_gpu
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 128, 512), (256, 512, 4096)], ids=str)
 def test_the_vendors_own_product_passes_on_a_gpu(m, n, k):
     for seed in range(3):

@@ -1,5 +1,9 @@
 """What katas declare is tested: the right function keeps each promise, a wrong one is caught."""
 
+import os
+
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # before anything imports numba
+
 import resource
 from contextlib import nullcontext
 from pathlib import Path
@@ -183,6 +187,32 @@ def test_rows_with_a_gap_can_begin_where_tma_wants_them(dtype):
     (pitch,) = seen
     assert pitch % 16 == 0
     assert pitch > 5 * dtype.itemsize
+
+
+@pytest.mark.parametrize("gaps", ["rows", "elements", "aligned"])
+def test_arrays_on_numbas_device_have_gaps_too(gaps):
+    seen = []
+
+    def entry(x, y):
+        seen.append((hasattr(x, "copy_to_host"), x.strides))
+        return x.copy_to_host() + y
+
+    assert_read_in_place(trial(entry, backend="numba"), {"x": gaps})
+    pitch = {"rows": 36, "elements": 36, "aligned": 48}[gaps]
+    assert seen == [(True, (pitch, 8 if gaps == "elements" else 4))]
+    with pytest.raises(AssertionError, match="result: "):
+        assert_read_in_place(trial(dense_on_device, backend="numba"), {"x": gaps})
+
+
+def dense_on_device(x, y):
+    """Takes rows and elements to be neighbours."""
+    host = x.copy_to_host()
+    whole = np.zeros(2 * host.shape[1] * host.shape[0] * 2, host.dtype)
+    step = x.strides[1] // x.itemsize
+    for at, row in enumerate(host):
+        start = at * x.strides[0] // x.itemsize
+        whole[start : start + step * len(row) : step] = row
+    return whole[: host.size].reshape(host.shape) + y
 
 
 def test_gaps_that_are_read_as_data_are_told():

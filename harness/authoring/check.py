@@ -302,8 +302,10 @@ def _note_reference(report: Report, judged: Judged, where: str, seed: int) -> No
     skipped = {event["name"]: event["message"] for event in judged.checks if _skipped(event)}
     if skipped and where:
         found = {one["name"] for event in judged.checks for one in event["measurements"]}
+        profile = where.removeprefix(" on ")
+        told = "; ".join(why.removeprefix(f"{profile}: ") for why in skipped.values())
         report.notes += [
-            f"{one.name} is unmeasured{where}: {'; '.join(skipped.values())}"
+            f"{one.name} is unmeasured{where}: {told}"
             for one in report.kata.cost
             if one.name not in found
         ]

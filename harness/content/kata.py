@@ -353,6 +353,8 @@ def _check_values(kata: Kata, problems: Problems) -> None:
             problems.add("edges", expected, repr(name) + nearest(size, known))
     if kata.edges and kata.backend not in SIMULATED:
         problems.add("edges", f"a backend among {', '.join(SIMULATED)}", repr(kata.backend))
+    if kata.int64_rows and kata.backend == "numba":
+        problems.add("int64_rows", "a backend whose arrays are tensors", repr(kata.backend))
     _check_functions(kata, problems)
     for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
         names = [threshold.name for threshold in thresholds]
