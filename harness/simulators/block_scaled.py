@@ -22,6 +22,7 @@ Block = tuple[int, int]  # rows and columns that share a scale
 # everything is aligned with the largest addend and cut. Elsewhere it is float32, near enough
 SHORT_SUMS = {(8, 9): 13, (9, 0): 13}
 DEPTH = 32  # products that one instruction adds up
+MOST_PRODUCTS = 2**26  # that are held at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,18 +143,35 @@ def block_products(a: Tensor, b: Tensor, *, every: int = 128, bits: int | None =
     pairs = zip(a.split(every, dim=-1), b.split(every, dim=-2), strict=True)
     if bits is None:
         return torch.stack([one.float() @ other.float() for one, other in pairs])
-    return torch.stack([_short_sum(one.double(), other.double(), bits) for one, other in pairs])
+    return torch.stack([_short_sum(one.float(), other.float(), bits) for one, other in pairs])
 
 
 def _short_sum(a: Tensor, b: Tensor, bits: int) -> Tensor:
-    """One part: every addend of an instruction cut to a unit of the largest among them."""
-    total = a.new_zeros(
-        torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1])
-    )
+    """One part, a few rows at a time: in between each product takes memory of its own."""
+    columns = max(1, b.numel() // b.shape[-2])  # of all batches
+    rows = max(1, MOST_PRODUCTS // (DEPTH * columns))
+    return torch.cat([_short_rows(some, b, bits) for some in a.split(rows, dim=-2)], dim=-2)
+
+
+def _short_rows(a: Tensor, b: Tensor, bits: int) -> Tensor:
+    """
+    Every addend of an instruction cut to a unit of the largest among them, and so is the sum.
+
+    float32 has all of it exactly: products of 8 bits, and sums of 33 numbers below 2**(bits + 1).
+    """
+    outer = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = a.new_zeros(*outer, a.shape[-2], b.shape[-1])
     for one, other in zip(a.split(DEPTH, dim=-1), b.split(DEPTH, dim=-2), strict=True):
         products = one.unsqueeze(-1) * other.unsqueeze(-3)  # [..., m, DEPTH, n]
-        addends = torch.cat([products, total.unsqueeze(-2)], dim=-2)
-        largest = torch.frexp(addends.abs().amax(dim=-2, keepdim=True)).exponent - 1
-        unit = torch.ldexp(torch.ones_like(addends), (largest - bits).expand_as(addends))
-        total = ((addends / unit).trunc() * unit).sum(dim=-2)
-    return total.float()
+        largest = torch.maximum(products.abs().amax(dim=-2), total.abs())
+        unit = _unit_of(largest, bits)
+        cut = products.div_(unit.unsqueeze(-2)).trunc_().sum(dim=-2) + (total / unit).trunc()
+        total = cut * unit
+        unit = _unit_of(total, bits)
+        total = (total / unit).trunc() * unit
+    return total
+
+
+def _unit_of(largest: Tensor, bits: int) -> Tensor:
+    """What the last of `bits` behind the point of a number is worth."""
+    return torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 1 - bits)
