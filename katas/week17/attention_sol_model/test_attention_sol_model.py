@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 @pytest.fixture(scope="module")
 def gpus(oracle, profile):
     """By name: profiles with the figures of real GPUs, and "toy" for sums by hand."""
-    return {name: replace(profile, **figures) for name, figures in oracle.GPUS.items()}
+    return {name: replace(profile, id=name, **figures) for name, figures in oracle.GPUS.items()}
 
 
 def close(expected):

@@ -1,0 +1,210 @@
+"""Kata week17/matmul_tile_anatomy: what a tile of a matrix product costs, before any code.
+
+Shared memory and registers of a tile, the time of its waves, and the order tiles are visited in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.hardware import Profile
+
+RATES = {1: "float8", 2: "float16"}  # bytes of an element to its name in flops_per_clk_per_sm
+OUT_BYTES = 4  # of an element of the result
+WARPGROUP = 128  # threads
+MAX_REGS = 255  # of a thread
+OTHER_REGS = 40  # of a thread, for all but accumulators  # modelled
+SMEM_RESERVED = 1024  # bytes of shared memory that each block takes for the system
+PRODUCT_ROWS = 64  # of A in one wgmma
+SMEM_BYTES_PER_CLK = 128  # of an SM, reads and writes together
+L2_BYTES_PER_CLK = 32  # that an SM gets when all ask the L2 cache  # modelled
+LATENCY = 1000  # clocks from the request of a load until its barrier is passed  # modelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A block computes `bm` x `bn` of C in steps of `bk`, with a ring of `stages` steps."""
+
+    bm: int
+    bn: int
+    bk: int
+    stages: int
+    warpgroups: int  # that multiply; they share the accumulators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """
+    What a tile takes of an SM.
+
+    `intensity` is in FLOP per byte that is loaded into shared memory, `smem_ratio` the clocks of
+    shared memory over those of the tensor cores, `resident` the blocks of which an SM has room.
+    """
+
+    smem_bytes: int
+    regs: int
+    intensity: float
+    smem_ratio: float
+    resident: int
+    feasible: bool
+
+
+CANDIDATES = tuple(
+    Tile(bm=bm, bn=bn, bk=bk, stages=stages, warpgroups=warpgroups)
+    for bm, bn, bk, stages, warpgroups in (
+        (64, 16, 128, 4, 1), (64, 64, 64, 4, 1), (64, 64, 128, 3, 2), (64, 128, 64, 4, 1),
+        (64, 128, 128, 3, 2), (64, 256, 32, 4, 1), (64, 256, 64, 4, 2), (128, 64, 64, 4, 2),
+        (128, 64, 128, 3, 2), (128, 128, 64, 3, 1), (128, 128, 64, 4, 2), (128, 128, 128, 3, 2),
+        (128, 256, 64, 3, 2), (128, 256, 64, 4, 2), (256, 128, 64, 3, 2), (256, 128, 64, 4, 2),
+        (192, 256, 128, 3, 3), (256, 256, 64, 3, 4), (128, 256, 128, 3, 2), (256, 64, 64, 4, 1),
+    )
+)  # fmt: skip
+
+
+def wave_efficiency(tiles: int, sms: int) -> float:
+    """Share of the SMs that have a tile, over all waves; 0 without tiles."""
+    waves = -(-tiles // sms)
+    return tiles / (waves * sms) if tiles else 0.0
+
+
+def panel_bytes(
+    order: Sequence[tuple[int, int]], bm: int, bn: int, k: int, itemsize: int, sms: int
+) -> int:
+    """Bytes of A and B that waves of `sms` tiles read, each row and column of tiles once a wave."""
+    panels = 0
+    for start in range(0, len(order), sms):
+        wave = order[start : start + sms]
+        panels += len({m for m, _ in wave}) * bm + len({n for _, n in wave}) * bn
+    return panels * k * itemsize
+
+
+def tile_metrics(tile: Tile, itemsize: int, profile: Profile) -> Metrics:
+    """
+    What a tile takes of an SM, and whether it can be launched at all.
+
+    Args:
+        tile: Feasible or not.
+        itemsize: Bytes of an element of A and B, a key of `RATES`.
+        profile: Whose limits count.
+
+    Raises:
+        ValueError: `bm`, `bn` or `bk` is below 1, `stages` below 2, `warpgroups` not in 1..8, or
+            `itemsize` one that `RATES` or the tensor cores of the profile lack.
+    """
+    for name, least in (("bm", 1), ("bn", 1), ("bk", 1), ("stages", 2), ("warpgroups", 1)):
+        if getattr(tile, name) < least:
+            raise ValueError(f"{name}: expected {least} or more, found {getattr(tile, name)}")
+    if tile.warpgroups > 8:
+        raise ValueError(f"warpgroups: expected 8 or fewer, found {tile.warpgroups}")
+    if RATES.get(itemsize) not in profile.flops_per_clk_per_sm:
+        raise ValueError(f"itemsize: expected one that {profile.id} multiplies, found {itemsize}")
+    threads = tile.warpgroups * WARPGROUP
+    smem_bytes = tile.stages * _loaded(tile, itemsize)
+    regs = -(-tile.bm * tile.bn // threads) + OTHER_REGS
+    resident = min(
+        profile.smem_per_sm_bytes // (smem_bytes + SMEM_RESERVED),
+        profile.registers_per_sm // (regs * threads),
+        profile.warps_per_sm * 32 // threads,
+        profile.blocks_per_sm,
+    )
+    return Metrics(
+        smem_bytes=smem_bytes,
+        regs=regs,
+        intensity=2 * tile.bm * tile.bn / ((tile.bm + tile.bn) * itemsize),
+        smem_ratio=_smem_clocks(tile, itemsize) / _tensor_clocks(tile, itemsize, profile),
+        resident=resident,
+        feasible=smem_bytes <= profile.smem_per_block_bytes and regs <= MAX_REGS and resident > 0,
+    )
+
+
+def predict_time(m: int, n: int, k: int, tile: Tile, itemsize: int, profile: Profile) -> float:
+    """
+    Seconds of C = A B, an m x k matrix times a k x n one, with tiles of this form.
+
+    Raises:
+        ValueError: a size below 1, what `tile_metrics` refuses, or a tile that is not feasible
+            (`tile: `).
+    """
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        if size < 1:
+            raise ValueError(f"{name}: expected 1 or more, found {size}")
+    metrics = tile_metrics(tile, itemsize, profile)
+    if not metrics.feasible:
+        raise ValueError(f"tile: expected one that fits {profile.id}, found {tile}")
+    waves = -(-(-(-m // tile.bm) * -(-n // tile.bn)) // profile.sms)
+    busy = min(metrics.resident, waves)  # blocks that an SM has at a time
+    step = max(
+        _tensor_clocks(tile, itemsize, profile),
+        _smem_clocks(tile, itemsize),
+        _loaded(tile, itemsize) / L2_BYTES_PER_CLK,
+        LATENCY / ((tile.stages - 1) * busy),
+    )
+    clocks = waves * -(-k // tile.bk) * step + LATENCY
+    moved = (m + n) * k * itemsize + m * n * OUT_BYTES
+    return max(clocks / profile.clock_hz, moved / profile.bandwidth)
+
+
+def best_tile(m: int, n: int, k: int, itemsize: int, profile: Profile) -> Tile:
+    """
+    The tile of `CANDIDATES` with the shortest predicted time; of equals any.
+
+    Raises:
+        ValueError: what `predict_time` refuses of the sizes, or no candidate is feasible.
+    """
+    feasible = [tile for tile in CANDIDATES if tile_metrics(tile, itemsize, profile).feasible]
+    if not feasible:
+        raise ValueError(f"tile: expected a candidate that fits {profile.id}, found none")
+    return min(feasible, key=lambda tile: predict_time(m, n, k, tile, itemsize, profile))
+
+
+def raster(gm: int, gn: int, bm: int, bn: int, sms: int) -> list[tuple[int, int]]:
+    """
+    An order of all `gm` x `gn` tiles whose waves of `sms` tiles read few panels.
+
+    Args:
+        gm: Rows of tiles.
+        gn: Columns of tiles.
+        bm: Rows of a tile.
+        bn: Columns of a tile.
+        sms: Tiles of a wave: as they come in the order, the last wave what is left.
+
+    Raises:
+        ValueError: an argument is below 1.
+    """
+    sizes = {"gm": gm, "gn": gn, "bm": bm, "bn": bn, "sms": sms}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected 1 or more, found {size}")
+    # bands of 1 and of gm rows are row by row and column by column
+    orders = (_bands(gm, gn, height) for height in range(1, gm + 1))
+    return min(orders, key=lambda order: panel_bytes(order, bm, bn, 1, 1, sms))
+
+
+def _loaded(tile: Tile, itemsize: int) -> int:
+    """Bytes that a step brings into shared memory."""
+    return (tile.bm + tile.bn) * tile.bk * itemsize
+
+
+def _products(tile: Tile) -> int:
+    """How often 64 rows of A, the last of them perhaps padding, meet all columns of B."""
+    return -(-tile.bm // PRODUCT_ROWS)
+
+
+def _tensor_clocks(tile: Tile, itemsize: int, profile: Profile) -> float:
+    flops = 2 * _products(tile) * PRODUCT_ROWS * tile.bn * tile.bk
+    return flops / profile.flops_per_clk_per_sm[RATES[itemsize]]
+
+
+def _smem_clocks(tile: Tile, itemsize: int) -> float:
+    """Operands are written once; products read 64 rows of A and all of B each."""
+    read = _products(tile) * (PRODUCT_ROWS + tile.bn) * tile.bk * itemsize
+    return (_loaded(tile, itemsize) + read) / SMEM_BYTES_PER_CLK
+
+
+def _bands(gm: int, gn: int, height: int) -> list[tuple[int, int]]:
+    """Band after band of so many rows of tiles, each band column by column."""
+    return [
+        (m, n)
+        for top in range(0, gm, height)
+        for n in range(gn)
+        for m in range(top, min(top + height, gm))
+    ]
