@@ -200,6 +200,28 @@ def test_an_error_in_a_row_of_small_scale_is_seen():
         gemm.judged(found)
 
 
+def test_what_is_not_finite_has_no_error_to_measure():
+    gemm = Gemm(17, 200, 384, 0)
+    gemm.truth[3] = math.nan
+    gemm.truth[4, 5] = math.inf
+    gemm.size[3] = math.nan
+    found = gemm.promoted()
+    with pytest.raises(AssertionError, match="not finite where they should be"):
+        gemm.judged(found)
+    found[3], found[4, 5] = math.nan, math.inf
+    gemm.judged(found)
+    found[0, 0] *= 1.001
+    with pytest.raises(AssertionError, match=r"1 of 3400 values off; worst at \(0, 0\)"):
+        gemm.judged(found)
+
+
+def test_a_yardstick_has_a_size_for_each_element():
+    with pytest.raises(ValueError, match=r"element of \(2, 3\), found sizes of shape \(3,\)"):
+        Yardstick(torch.ones(2, 3), torch.ones(3))
+    with pytest.raises(ValueError, match="absolute values"):
+        Yardstick(torch.ones(2), torch.tensor([1.0, -1.0]))
+
+
 def test_torchs_own_product_passes():
     a, sa = quantised(drawn(64, 512), E4M3, (64, 512))
     b, sb = quantised(drawn(512, 32, seed=1), E4M3, (512, 32))

@@ -19,6 +19,7 @@ from harness.content.promises import Refusal
 from harness.judge import assert_unordered
 from harness.judge.promises import (
     assert_keeps_nothing,
+    assert_not_finite_stays,
     assert_reaches_past_31_bits,
     assert_read_in_place,
     assert_refused,
@@ -356,6 +357,67 @@ def test_arrays_that_are_not_used_are_told(entry, told):
 def test_each_part_of_a_result_has_its_argument():
     with pytest.raises(AssertionError, match="an argument for each of the result's 1 parts"):
         assert_writes_into(trial(adds_into), ["out", "more"])
+
+
+# ---- not finite ----------------------------------------------------------------------------
+
+
+def product(entry, *, backend="torch"):
+    """One whose oracle multiplies matrices."""
+    made = trial(entry, backend=backend, cases=[{"rows": 5, "cols": 7}])
+
+    def make_inputs(*, rows, cols, device, seed):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.rand(rows, cols, generator=draw) + 1
+        y = torch.rand(cols, 3, generator=draw) + 1
+        return {"x": x.numpy(), "y": y.numpy()} if backend == "numba" else {"x": x, "y": y}
+
+    made.oracle = SimpleNamespace(
+        make_inputs=make_inputs,
+        reference=lambda x, y: torch.as_tensor(x).double() @ torch.as_tensor(y).double(),
+        same_precision=lambda x, y: torch.as_tensor(x) @ torch.as_tensor(y),
+    )
+    return made
+
+
+def padded(x, y):
+    """A tile that is longer, whose zeros meet what is read for all that: the last row of y."""
+    wide = torch.nn.functional.pad(x, (0, 1))
+    return wide @ torch.cat([y, y[-1:]])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # as for katas
+def test_what_is_not_finite_passes_where_it_belongs():
+    for seed in range(4):
+        for backend in ("torch", "numba"):
+            right = product(lambda x, y: x @ y, backend=backend)
+            right.seed = seed
+            assert_not_finite_stays(right, ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (lambda x, y: x.nan_to_num() @ y, r"with x\[\d, \d\] = nan: result: "),
+        (lambda x, y: x @ y.nan_to_num(), r"with x\[\d, \d\] = nan, y\[\d, \d\] = nan: result: "),
+        (lambda x, y: (x @ y).clamp(max=1e30), r"with x\[4, 6\] = inf, .* = -?inf: result: "),
+        (lambda x, y: x @ y + 0 * x.sum(), r"with x\[\d, \d\] = nan"),
+        (padded, r"y\[6, 2\] = -inf: result: .* found nan"),
+    ],
+    ids=["dropped", "dropped from the other", "clamped", "in other rows", "padded with zeros"],
+)
+def test_what_is_not_finite_and_elsewhere_is_told(entry, told):
+    names = ["x", "y"] if "y" in told or ("=" in told and "inf" in told) else ["x"]
+    with pytest.raises(AssertionError, match=told):
+        assert_not_finite_stays(product(entry), names)
+
+
+def test_whole_numbers_are_always_finite():
+    whole = product(lambda x, y: x @ y)
+    whole.oracle.make_inputs = lambda **_: {"x": torch.ones(2, 2, dtype=torch.int32)}
+    whole.submission.kata.folder = Path("folder")
+    with pytest.raises(MetadataError, match="not_finite: expected `x` of the first case"):
+        assert_not_finite_stays(whole, ["x"])
 
 
 # ---- stateless -----------------------------------------------------------------------------

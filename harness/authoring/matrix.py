@@ -32,6 +32,7 @@ SHARED = frozenset(
         "test_repeats",
         "test_keeps_nothing",
         "test_writes_into",
+        "test_not_finite",
         "test_refuses",
         "test_reads_in_place",
         "test_rows_past_31_bits",

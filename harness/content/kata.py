@@ -114,9 +114,9 @@ class Kata:
     meant to change, `vary` values that arguments of a case may take, in any combination, `edges`
     sizes that are tried at the edges of tiles; one that `repeats` gives the same bits in every run.
     What it `refuses`, reads `in_place`, and takes with rows further apart than 31 bits count, are
-    promises that the harness tests; so is that it writes `into` what it is given, and that it is
-    `stateless`. Of an answer that is `unordered` only the values count. Cases with the key
-    `function` are those of a later one.
+    promises that the harness tests; so is that it writes `into` what it is given, that it is
+    `stateless`, and that what is `not_finite` goes where it belongs. Of an answer that is
+    `unordered` only the values count. Cases with the key `function` are those of a later one.
     """
 
     root: Path
@@ -139,6 +139,7 @@ class Kata:
     in_place: Mapping[str, str] = field(default_factory=dict)
     int64_rows: tuple[str, ...] = ()
     into: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()
     stateless: bool = False
     unordered: bool = False
     repeats: bool
@@ -221,6 +222,7 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             in_place=take_in_place(table),
             int64_rows=table.texts("int64_rows", default=()),
             into=table.texts("into", default=()),
+            not_finite=table.texts("not_finite", default=()),
             stateless=table.take("stateless", bool, False),
             unordered=table.take("unordered", bool, False),
             repeats=table.take("repeats", bool, False),
@@ -375,6 +377,7 @@ def _check_functions(kata: Kata, problems: Problems) -> None:
         "in_place": [split(name)[0] for name in kata.in_place],
         "int64_rows": [split(name)[0] for name in kata.int64_rows],
         "into": [split(name)[0] for name in kata.into],
+        "not_finite": [split(name)[0] for name in kata.not_finite],
     }
     later = kata.functions[1:]
     for key, functions in named.items():

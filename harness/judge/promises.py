@@ -166,6 +166,39 @@ def assert_writes_into(trial: Trial, arguments: Sequence[str]) -> None:
     assert_right(result)
 
 
+def assert_not_finite_stays(trial: Trial, arguments: Sequence[str]) -> None:
+    """
+    Check that a NaN, then an infinity, in each of these arguments shows where it should.
+
+    They are those of one function. The NaN has a place of the seed's; the infinity is the last
+    element, which what is read in a tile beyond the end may be multiplied with.
+    """
+    __tracebackhide__ = True
+    trial = trial.of(split(arguments[0])[0])
+    names = arguments_of(arguments, trial.function)
+    places = torch.Generator().manual_seed(trial.seed)
+    for at, value in enumerate((torch.nan, torch.inf)):
+        inputs = trial.inputs(trial.cases[0], seed_offset=20 + at)
+        told = []
+        for sign, name in zip((1, -1) * len(names), names, strict=False):
+            flat = as_tensor(inputs[name])
+            if flat is None or not flat.numel() or not flat.is_floating_point():
+                raise MetadataError(
+                    f"{trial.submission.kata.folder / 'kata.toml'}: not_finite: expected `{name}` "
+                    "of the first case to have floating-point elements, found others."
+                )
+            drawn = [int(torch.randint(size, (), generator=places)) for size in flat.shape]
+            place = tuple(drawn) if at == 0 else tuple(size - 1 for size in flat.shape)
+            if at == 0 or flat.itemsize > 1:  # not every format of 8 bits has an infinity
+                flat[place] = sign * value
+                told.append(f"{name}[{', '.join(map(str, place))}] = {sign * value}")
+        assert_right = _judge_of(trial, inputs)
+        try:
+            assert_right(_answer(trial, inputs))
+        except AssertionError as wrong:
+            raise AssertionError(f"with {', '.join(told)}: {wrong}") from None
+
+
 def poisoned_like(part: Value) -> Value:
     """An array or tensor of the same kind that shows no answer."""
     if isinstance(part, torch.Tensor):

@@ -17,6 +17,7 @@ from harness.judge.edges import MOST_WORK, edges_of, least_launched, tiles_of
 from harness.judge.guarded import GuardedCall
 from harness.judge.promises import (
     assert_keeps_nothing,
+    assert_not_finite_stays,
     assert_reaches_past_31_bits,
     assert_read_in_place,
     assert_refused,
@@ -147,6 +148,11 @@ def test_keeps_nothing(trial: Trial, stateless_case: Case) -> None:
 def test_writes_into(trial: Trial, into: Sequence[str]) -> None:
     """Arrays that are given for the result are written to, and returned."""
     assert_writes_into(trial, into)
+
+
+def test_not_finite(trial: Trial, not_finite: Sequence[str]) -> None:
+    """NaN and infinities in arguments show where the truth has them, and nowhere else."""
+    assert_not_finite_stays(trial, not_finite)
 
 
 def test_refuses(trial: Trial, refusal: Refusal) -> None:

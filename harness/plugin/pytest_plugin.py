@@ -278,6 +278,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "in_place" in wanted:
         gaps = [{one: kata.in_place[one] for one in group} for group in by_function(kata.in_place)]
         metafunc.parametrize("in_place", gaps, ids=", ".join)
+    if "not_finite" in wanted:
+        metafunc.parametrize("not_finite", by_function(kata.not_finite), ids=", ".join)
     if "into" in wanted:
         metafunc.parametrize("into", by_function(kata.into), ids=", ".join)
     if "stateless_case" in wanted:

@@ -131,8 +131,8 @@ def _assert_as_good(found: "Tensor", truth: "Tensor", yardstick: Yardstick, name
     info = torch.finfo(found.dtype)
     rounding = MAP_ULPS[_dtype_name(found)] * info.eps * truth.abs() + info.smallest_normal
     off, limit = (found.double() - truth).abs(), most * size + rounding
-    off = torch.where(off.isfinite(), off, 0.0)
-    wrong = off > limit.nan_to_num(torch.inf)
+    off, limit = torch.where(off.isfinite(), off, 0.0), limit.nan_to_num(torch.inf)
+    wrong = off > limit
     if bool(wrong.any()):
         described = _describe(name, found, truth, off, limit)
         raise AssertionError(described + _explained(found, truth, wrong))

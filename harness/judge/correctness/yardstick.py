@@ -37,6 +37,18 @@ class Yardstick:
     value: "Tensor"
     size: "Tensor"
 
+    def __post_init__(self) -> None:
+        """Refuse sizes that are not those of the value's elements, with a ValueError."""
+        if self.size.shape != self.value.shape:
+            raise ValueError(
+                f"Yardstick: expected a size for each element of {tuple(self.value.shape)}, found "
+                f"sizes of shape {tuple(self.size.shape)}"
+            )
+        if bool((self.size < 0).any()):
+            raise ValueError(
+                "Yardstick: expected sums of absolute values as sizes, found less than 0"
+            )
+
     def errors(self, found: "Tensor", truth: "Tensor") -> "Tensor":
         """How far `found` is from the truth, in the size of what was added up; 0 where none was."""
         import torch
