@@ -227,12 +227,13 @@ def test_a_copy_tells_what_changed_later():
 def guarded(entry, **inputs):
     kata = SimpleNamespace(forbidden=(), writes=(), backend="torch")
     trial = SimpleNamespace(
-        submission=SimpleNamespace(entry=entry, kata=kata),
+        submission=SimpleNamespace(kata=kata),
+        entry=entry,
         launchable=lambda given: given,
         callable=lambda fn: fn,
         oracle=ModuleType("oracle"),
         answers=(),
-        ordered=lambda order, policy: nullcontext(),
+        ordered=lambda order, policy, seed: nullcontext(),
         operators=nullcontext,
         failures=lambda: nullcontext([]),
         device="cpu",

@@ -31,7 +31,7 @@ UNTIMED = {
     "patched_event": "found replaced: torch.cuda.Event",
     "patched_allclose": "found replaced: torch.allclose, torch.equal",
     "patched_method": "found replaced: torch.Tensor.norm",
-    "patched_harness": "found replaced: harness.judge.guarded.assert_matches",
+    "patched_harness": "found replaced: harness.judge.setting.assert_matches",
     "patched_bool": "found replaced: torch.Tensor.__bool__",
     "patched_hypothesis": "found replaced: hypothesis.core.StateForActualGivenExecution.run_engine",
     "patched_json": "found replaced: json.dumps",
