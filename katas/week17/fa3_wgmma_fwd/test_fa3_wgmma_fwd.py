@@ -104,6 +104,29 @@ def test_heads_that_tma_cannot_step_to_are_refused(kata, device, of):
         kata.fa3_wgmma_fwd(**{**dict.fromkeys("qkv", whole), of: odd})
 
 
+def test_empty_operands_may_lie_anywhere(kata, device):
+    # keys of no elements, at an odd address and 130 elements apart
+    k = torch.zeros(999, dtype=torch.float16, device=device)[1:].as_strided(
+        (1, 1, 0, 128), (130, 130, 130, 1)
+    )
+    o, lse = kata.fa3_wgmma_fwd(zeros(device, rows=3), k, k)
+    assert o.unique().tolist() == [0.0]
+    assert lse.unique().tolist() == [-math.inf]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0)], ids=["no queries", "no keys"])
+def test_arguments_are_checked_where_there_is_nothing_to_compute(kata, device, queries, keys):
+    q, k, v = (zeros(device, rows=rows) for rows in (queries, keys, keys + 1))
+    with pytest.raises(ValueError, match="^v: "):
+        kata.fa3_wgmma_fwd(q, k, v)
+
+
+def test_output_is_contiguous_whatever_the_queries_are(kata, device):
+    q = torch.zeros(1, 9, 2, 128, dtype=torch.float16, device=device).transpose(1, 2)
+    o, lse = kata.fa3_wgmma_fwd(q, q, q)
+    assert [x.is_contiguous() for x in (o, lse)] == [True, True]
+
+
 def test_every_operand_travels_by_tma(kata, hazards):
     q, k = torch.zeros(1, 1, 256, 128).half(), torch.zeros(1, 1, 384, 128).half()
     with hazards() as seen:
