@@ -24,7 +24,7 @@ def load(values, n, held):
     if thread + (PER_THREAD - 1) * step < n:
         # without a test for each of them the loads are under way together
         for r in range(PER_THREAD):
-            held[r] = values[thread + r * step]
+            held[r] = values[np.uint32(thread + r * step)]
     else:
         for r in range(PER_THREAD):
             if thread + r * step < n:
@@ -45,21 +45,27 @@ def welford_merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
 
 
 @cuda.jit(device=True)
-def own_moments(held, cols):
-    """Count, mean and m2 of the elements that the thread holds."""
+def count_held(cols):
+    """How many elements of a row the thread holds."""
     thread, step = cuda.threadIdx.x, cuda.blockDim.x
-    n = mean = m2 = np.float32(0)
-    if thread >= cols:
+    return np.int32((cols - thread + step - 1) // step)
+
+
+@cuda.jit(device=True)
+def own_moments(held, count):
+    """Count, mean and m2 of the `count` elements that the thread holds."""
+    n = np.float32(count)
+    mean = m2 = np.float32(0)
+    if count == 0:
         return n, mean, m2
     # a sum of differences overflows no sooner than m2; one of elements might
     first = held[0]
     for r in range(PER_THREAD):
-        if thread + r * step < cols:
-            n += np.float32(1)
+        if r < count:
             mean += held[r] - first
     mean = first + mean / n
     for r in range(PER_THREAD):
-        if thread + r * step < cols:
+        if r < count:
             m2 += (held[r] - mean) * (held[r] - mean)
     return n, mean, m2
 
@@ -89,7 +95,8 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
     lane, warp = thread % WARP, thread // WARP
 
     load(x[row], cols, held)
-    n, center, m2 = own_moments(held, cols)
+    count = count_held(cols)
+    n, center, m2 = own_moments(held, count)
     n, center, m2 = warp_moments(n, center, m2)
     if lane == 0:
         of_warps[0, warp], of_warps[1, warp], of_warps[2, warp] = n, center, m2
@@ -105,8 +112,8 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
 
     scale = np.float32(1) / math.sqrt(m2 / np.float32(cols) + eps)
     for r in range(PER_THREAD):
-        col = thread + r * step
-        if col < cols:
+        if r < count:
+            col = np.uint32(thread + r * step)  # an index with a sign might count from the end
             y[row, col] = (held[r] - center) * scale * gamma[col] + beta[col]
     if thread == 0:
         mean[row], rstd[row] = center, scale

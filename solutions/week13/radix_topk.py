@@ -15,7 +15,7 @@ WARPS = MAX_BLOCK // WARP  # the most that a block has
 DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
 BINS_PER_LANE = BINS // WARP
-AHEAD = 8  # loads that a thread has under way together
+AHEAD = 16  # loads that a thread has under way together
 
 
 @cuda.jit(device=True)

@@ -12,7 +12,7 @@ from harness.arrays import Array, empty
 
 WARP = 32
 FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
-MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
+MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 128, 1024  # threads of a block
 WARPS = MAX_BLOCK // WARP  # the most that a block has
 AHEAD = 8  # loads that a thread has under way together
 

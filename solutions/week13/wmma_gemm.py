@@ -23,7 +23,7 @@ extern "C" __global__ void wmma_gemm(
     const half* a, const half* b, float* c, int M, int N, int K,
     long long a_stride, long long b_stride) {
     // a warp has DOWN x ACROSS fragments of c, a block 2 x 4 warps
-    constexpr int DOWN = 4, ACROSS = 2, TILE = 128, DEPTH = 64;
+    constexpr int DOWN = 4, ACROSS = 2, TILE = 128, DEPTH = 64, THREADS = 256;
     // an odd number of 16-byte pieces: eight rows of a fragment lie in eight groups of banks
     constexpr int A_PITCH = DEPTH + 8, B_PITCH = TILE + 8;
     __shared__ __align__(32) half a_tile[TILE * A_PITCH];
@@ -36,18 +36,25 @@ extern "C" __global__ void wmma_gemm(
     for (int i = 0; i < DOWN; i++)
         for (int j = 0; j < ACROSS; j++) wmma::fill_fragment(sums[i][j], 0.0f);
 
-    for (int first = 0; first < K; first += DEPTH) {
-        for (int at = 8 * threadIdx.x; at < TILE * DEPTH; at += 8 * blockDim.x) {
-            const int i = at / DEPTH, k = at % DEPTH;
-            *(uint4*)&a_tile[i * A_PITCH + k] =
-                piece(a, a_stride, M, K, first_row + i, first + k);
+    // a thread's pieces of the next two tiles, loaded while the current ones are multiplied
+    constexpr int EACH = TILE * DEPTH / 8 / THREADS;
+    uint4 next_a[EACH], next_b[EACH];
+    auto fetch = [&](int first) {
+        for (int n = 0; n < EACH; n++) {
+            const int at = 8 * (threadIdx.x + n * THREADS);
+            next_a[n] = piece(a, a_stride, M, K, first_row + at / DEPTH, first + at % DEPTH);
+            next_b[n] = piece(b, b_stride, K, N, first + at / TILE, first_column + at % TILE);
         }
-        for (int at = 8 * threadIdx.x; at < DEPTH * TILE; at += 8 * blockDim.x) {
-            const int k = at / TILE, j = at % TILE;
-            *(uint4*)&b_tile[k * B_PITCH + j] =
-                piece(b, b_stride, K, N, first + k, first_column + j);
+    };
+    fetch(0);
+    for (int first = 0; first < K; first += DEPTH) {
+        for (int n = 0; n < EACH; n++) {
+            const int at = 8 * (threadIdx.x + n * THREADS);
+            *(uint4*)&a_tile[at / DEPTH * A_PITCH + at % DEPTH] = next_a[n];
+            *(uint4*)&b_tile[at / TILE * B_PITCH + at % TILE] = next_b[n];
         }
         __syncthreads();
+        fetch(first + DEPTH);  // behind the last there is nothing, and nothing is loaded
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left[DOWN];
             wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> right;

@@ -13,10 +13,10 @@ from torch import Tensor
 from harness.cuda import launch
 
 PIECE_BYTES = 16  # what a thread copies at once
-MIN_THREADS, MAX_THREADS = 32, 256
+MIN_THREADS, MAX_THREADS = 32, 128
 MAX_STAGES = 8
 SCRATCH_BYTES = 64  # behind the stages: 8 floats for each of two sums
-REGISTERS = 64  # of a thread, at most: the kernel's __launch_bounds__ see to it
+REGISTERS = 128  # of a thread, at most: the kernel's __launch_bounds__ see to it
 LATENCY_S = 1e-6  # of memory that is busy
 
 SOURCE = r"""
@@ -51,7 +51,7 @@ __device__ float block_sum(float value, float* place) {
     return value;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4) layernorm_cp_async(
+extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
     const T* x, const T* gamma, const T* beta, T* y, int rows, int cols, long long x_stride,
     float eps) {
     extern __shared__ Piece stages[];  // -DSTAGES=… rows, then SCRATCH_BYTES
@@ -68,36 +68,52 @@ extern "C" __global__ void __launch_bounds__(256, 4) layernorm_cp_async(
 
     for (int ahead = 0; ahead < STAGES - 1; ahead++)
         fetch(blockIdx.x + (long long)ahead * gridDim.x, ahead);
+    // use(k, at) for the thread's pieces, the k-th of which is piece `at` of the row
+    auto each = [&](auto use) {
+#pragma unroll 4
+        for (int k = 0; k < PIECES; k++) {
+            const int at = threadIdx.x + k * step;
+            if (at < pieces) use(k, at);
+        }
+    };
+    // few pieces stay in registers, and what they are scaled by does for all rows
+    constexpr bool KEEPS = PIECES <= 4;
+    Piece kept[KEEPS ? PIECES : 1], scales[KEEPS ? PIECES : 1], shifts[KEEPS ? PIECES : 1];
+    const Piece *all_scales = (const Piece*)gamma, *all_shifts = (const Piece*)beta;
+    if (KEEPS) each([&](int k, int at) { scales[k] = all_scales[at], shifts[k] = all_shifts[at]; });
+
     int stage = 0;
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         fetch(row + (STAGES - 1ll) * gridDim.x, (stage + STAGES - 1) % STAGES);
         wait<STAGES - 1>();
         const Piece* here = stages + stage * pieces;
+        if (KEEPS) each([&](int k, int at) { kept[k] = here[at]; });
 
         float sum = 0;
-        for (int at = threadIdx.x; at < pieces; at += step) {
-            const Piece piece = here[at];
-            for (int k = 0; k < 8; k++) sum += (float)piece.held[k];
-        }
+        each([&](int k, int at) {
+            const Piece piece = KEEPS ? kept[k] : here[at];
+            for (int e = 0; e < 8; e++) sum += (float)piece.held[e];
+        });
         const float mean = block_sum(sum, scratch) / cols;
         sum = 0;
-        for (int at = threadIdx.x; at < pieces; at += step) {
-            const Piece piece = here[at];
-            for (int k = 0; k < 8; k++) {
-                const float apart = (float)piece.held[k] - mean;
+        each([&](int k, int at) {
+            const Piece piece = KEEPS ? kept[k] : here[at];
+            for (int e = 0; e < 8; e++) {
+                const float apart = (float)piece.held[e] - mean;
                 sum += apart * apart;
             }
-        }
+        });
         const float rstd = rsqrtf(block_sum(sum, scratch + 8) / cols + eps);
-        for (int at = threadIdx.x; at < pieces; at += step) {
-            Piece piece = here[at];
-            const Piece scale = ((const Piece*)gamma)[at], shift = ((const Piece*)beta)[at];
-            for (int k = 0; k < 8; k++) {
-                const float unit = ((float)piece.held[k] - mean) * rstd;
-                piece.held[k] = T(unit * (float)scale.held[k] + (float)shift.held[k]);
+        each([&](int k, int at) {
+            Piece piece = KEEPS ? kept[k] : here[at];
+            const Piece scale = KEEPS ? scales[k] : all_scales[at];
+            const Piece shift = KEEPS ? shifts[k] : all_shifts[at];
+            for (int e = 0; e < 8; e++) {
+                const float unit = ((float)piece.held[e] - mean) * rstd;
+                piece.held[e] = T(unit * (float)scale.held[e] + (float)shift.held[e]);
             }
             ((Piece*)(y + row * cols))[at] = piece;
-        }
+        });
         stage = (stage + 1) % STAGES;
     }
 }
@@ -232,6 +248,7 @@ def layernorm_cp_async(
 
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if rows:
+        pieces = -(-cols * x.itemsize // (PIECE_BYTES * config.threads))
         kind = "__half" if x.dtype == torch.float16 else "__nv_bfloat16"
         launch(
             SOURCE,
@@ -240,6 +257,6 @@ def layernorm_cp_async(
             grid=(config.grid if grid is None else grid,),
             block=(config.threads,),
             shared_bytes=shared_bytes,
-            options=(f"-DELEMENT={kind}", f"-DSTAGES={stages}"),
+            options=(f"-DELEMENT={kind}", f"-DSTAGES={stages}", f"-DPIECES={pieces}"),
         )
     return y

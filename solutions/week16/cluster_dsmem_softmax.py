@@ -57,6 +57,17 @@ __device__ float2 remote(const float2* here, int rank) {
     return pair;
 }
 
+// a piece from global to shared memory; one of 16 bytes is on its way when this returns
+__device__ void fetch(Piece* to, const Piece* from) {
+    if constexpr (sizeof(Piece) == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+            :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    else
+        *to = *from;
+}
+
+__device__ float exponential(float x) { return exp2f(1.44269504f * x); }  // e to the x
+
 __device__ float warp_max(float value) {
     for (int apart = 16; apart > 0; apart /= 2)
         value = fmaxf(value, __shfl_xor_sync(~0u, value, apart));
@@ -101,25 +112,18 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     const Piece* from = (const Piece*)(x + row * x_stride) + first;
     Piece* to = (Piece*)(y + row * cols) + first;
 
-    float most = NEGATIVE_INFINITY;
-    auto keep = [&](int at, Piece piece) {
-        for (int k = 0; k < WIDTH; k++) most = fmaxf(most, (float)piece.held[k]);
-        held[at] = piece;
-    };
-    int next = threadIdx.x;
-    const int step = blockDim.x;
-    for (; next + 3 * step < mine; next += 4 * step) {
-        Piece batch[4];  // four loads are under way together
-        for (int k = 0; k < 4; k++) batch[k] = from[next + k * step];
-        for (int k = 0; k < 4; k++) keep(next + k * step, batch[k]);
-    }
-    for (; next < mine; next += step) keep(next, from[next]);
+    // copies that need no registers: the whole share is under way at once
+    for (int at = threadIdx.x; at < mine; at += blockDim.x) fetch(held + at, from + at);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    float most = NEGATIVE_INFINITY;  // of pieces that the thread has copied itself: no barrier
+    for (int at = threadIdx.x; at < mine; at += blockDim.x)
+        for (int k = 0; k < WIDTH; k++) most = fmaxf(most, (float)held[at].held[k]);
     most = block_max(most, scratch);
     // a share of which nothing is above -inf has a sum of 0, not of NaN
     float base = most == NEGATIVE_INFINITY ? 0.0f : most;
     float sum = 0;
     for (int at = threadIdx.x; at < mine; at += blockDim.x)
-        for (int k = 0; k < WIDTH; k++) sum += expf((float)held[at].held[k] - base);
+        for (int k = 0; k < WIDTH; k++) sum += exponential((float)held[at].held[k] - base);
     sum = block_sum(sum, scratch + 16);
     if (threadIdx.x == 0) *pair = make_float2(most, sum);
     cluster_arrive();
@@ -131,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
             has_block ? remote(pair, threadIdx.x) : make_float2(NEGATIVE_INFINITY, 0);
         most = warp_max(other.x);
         base = most == NEGATIVE_INFINITY ? 0.0f : most;
-        sum = warp_sum(other.y * expf(other.x - base));
+        sum = warp_sum(other.y * exponential(other.x - base));
         if (threadIdx.x == 0) *whole = make_float2(base, 1 / sum);
     }
     cluster_arrive();  // has read: who has been read may leave
@@ -140,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     for (int at = threadIdx.x; at < mine; at += blockDim.x) {
         Piece piece = held[at];
         for (int k = 0; k < WIDTH; k++)
-            piece.held[k] = T(expf((float)piece.held[k] - row_pair.x) * row_pair.y);
+            piece.held[k] = T(exponential((float)piece.held[k] - row_pair.x) * row_pair.y);
         to[at] = piece;
     }
     cluster_wait();

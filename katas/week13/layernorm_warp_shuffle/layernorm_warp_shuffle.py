@@ -24,7 +24,7 @@ def load(values, n, held):
     if thread + (PER_THREAD - 1) * step < n:
         # without a test for each of them the loads are under way together
         for r in range(PER_THREAD):
-            held[r] = values[thread + r * step]
+            held[r] = values[np.uint32(thread + r * step)]
     else:
         for r in range(PER_THREAD):
             if thread + r * step < n:
@@ -48,7 +48,7 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
 
     A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps, PER_THREAD elements each.
     """
-    # TODO(kata): registers, shuffles, one barrier, registers again (about 45 lines with helpers)
+    # TODO(kata): registers, shuffles, one barrier, registers again (about 50 lines with helpers)
     raise NotImplementedError
 
 

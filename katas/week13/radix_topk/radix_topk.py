@@ -14,7 +14,7 @@ MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads of a block, of 128 regis
 WARPS = MAX_BLOCK // WARP  # the most that a block has
 DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
-AHEAD = 8  # loads that a thread has under way together
+AHEAD = 16  # loads that a thread has under way together
 
 
 @cuda.jit(device=True)
