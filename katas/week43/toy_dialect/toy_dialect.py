@@ -1,0 +1,390 @@
+"""Kata week43/toy_dialect: a dialect for Toy, IR from its AST, rewrites, and shapes."""
+
+import re
+from dataclasses import dataclass
+from itertools import chain
+
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    Float64Type,
+    ModuleOp,
+    SymbolRefAttr,
+    TensorType,
+    UnrankedTensorType,
+    f64,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.pattern_rewriter import (
+    GreedyRewritePatternApplier,
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+    op_type_rewrite_pattern,
+)
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+# ---- the AST -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Literal:
+    """Numbers, nested in the source as `shape` says; a number by itself has the shape ()."""
+
+    shape: tuple[int, ...]
+    values: tuple[float, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A name, read."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """`transpose(value)`."""
+
+    value: "Expression"
+    line: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A sum or a product, of one shape."""
+
+    operator: str  # + or *
+    lhs: "Expression"
+    rhs: "Expression"
+    line: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function of the program, as a value."""
+
+    name: str
+    arguments: tuple["Expression", ...]
+    line: int
+
+
+Expression = Literal | Variable | Transpose | Binary | Call
+
+
+@dataclass(frozen=True)
+class Declare:
+    """`var name = value;`, or with a shape `var name<2, 3> = value;`."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    value: Expression
+    line: int
+
+
+@dataclass(frozen=True)
+class Print:
+    """`print(value);`."""
+
+    value: Expression
+    line: int
+
+
+@dataclass(frozen=True)
+class Function:
+    """`def name(parameters) { body return result; }`."""
+
+    name: str
+    parameters: tuple[str, ...]
+    body: tuple[Declare | Print, ...]
+    result: Expression | None  # None of main, and of no other
+    line: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Functions in the order of the text; one is `main`."""
+
+    functions: tuple[Function, ...]
+
+
+class _Parser:
+    """A program from text, by recursive descent."""
+
+    def __init__(self, text: str) -> None:
+        tokens = re.finditer(r"#.*|(?P<token>\d+(?:\.\d+)?|\w+|[^\s\w])", text)
+        self.tokens = [
+            (found["token"], text.count("\n", 0, found.start()) + 1)
+            for found in tokens
+            if found["token"]
+        ]
+        self.tokens.append(("the end", text.count("\n") + 1))
+        self.at = 0
+
+    @property
+    def next(self) -> str:
+        return self.tokens[self.at][0]
+
+    @property
+    def line(self) -> int:
+        return self.tokens[self.at][1]
+
+    def take(self, expected: str = "") -> str:
+        token = self.next
+        if expected and token != expected:
+            raise ValueError(f"line {self.line}: expected {expected}, found {token}")
+        self.at += 1
+        return token
+
+    def name(self) -> str:
+        if not re.match(r"[A-Za-z_]", self.next) or self.next in ("var", "def", "the end"):
+            raise ValueError(f"line {self.line}: expected a name, found {self.next}")
+        return self.take()
+
+    def items(self, first: str, item, last: str) -> tuple:
+        self.take(first)
+        found = []
+        while self.next != last:
+            if found:
+                self.take(",")
+            found.append(item())
+        self.take(last)
+        return tuple(found)
+
+    def program(self) -> Program:
+        functions = []
+        while self.next != "the end":
+            functions.append(self.function())
+        if not any(function.name == "main" for function in functions):
+            raise ValueError(f"line {self.line}: expected a main, found none")
+        return Program(tuple(functions))
+
+    def function(self) -> Function:
+        line = self.line
+        self.take("def")
+        name, parameters, body, result = self.name(), self.items("(", self.name, ")"), [], None
+        self.take("{")
+        while self.next not in ("}", "return"):
+            body.append(self.statement())
+        if name != "main":
+            self.take("return")
+            result = self.expression()
+            self.take(";")
+        self.take("}")
+        return Function(name, parameters, tuple(body), result, line)
+
+    def statement(self) -> Declare | Print:
+        line = self.line
+        if self.next == "print":
+            self.take()
+            self.take("(")
+            value = self.expression()
+            self.take(")")
+            self.take(";")
+            return Print(value, line)
+        self.take("var")
+        name, shape = self.name(), None
+        if self.next == "<":
+            shape = self.items("<", lambda: int(self.take()), ">")
+        self.take("=")
+        value = self.expression()
+        self.take(";")
+        return Declare(name, shape, value, line)
+
+    def expression(self) -> Expression:
+        value = self.product()
+        while self.next == "+":
+            line = self.line
+            self.take()
+            value = Binary("+", value, self.product(), line)
+        return value
+
+    def product(self) -> Expression:
+        value = self.primary()
+        while self.next == "*":
+            line = self.line
+            self.take()
+            value = Binary("*", value, self.primary(), line)
+        return value
+
+    def primary(self) -> Expression:
+        line = self.line
+        if self.next == "(":
+            self.take()
+            value = self.expression()
+            self.take(")")
+            return value
+        if self.next == "[":
+            return self.literal()
+        if self.next[0].isdigit():
+            return Literal((), (float(self.take()),), line)
+        name = self.name()
+        if self.next != "(":
+            return Variable(name, line)
+        arguments = self.items("(", self.expression, ")")
+        if name == "transpose" and len(arguments) == 1:
+            return Transpose(arguments[0], line)
+        if name in ("transpose", "print", "main"):
+            raise ValueError(f"line {line}: expected another call, found {name}")
+        return Call(name, arguments, line)
+
+    def literal(self) -> Literal:
+        line = self.line
+        if self.next != "[":
+            return Literal((), (float(self.take()),), line)
+        rows = self.items("[", self.literal, "]")
+        if len({row.shape for row in rows}) != 1:
+            raise ValueError(f"line {line}: expected rows of one shape")
+        values = tuple(chain.from_iterable(row.values for row in rows))
+        return Literal((len(rows), *rows[0].shape), values, line)
+
+
+def parsed(text: str) -> Program:
+    """
+    The AST of a program.
+
+    Raises:
+        ValueError: a mistake of syntax, or no `main`; the message begins with the line.
+    """
+    return _Parser(text).program()
+
+
+# ---- the dialect ---------------------------------------------------------------------------
+
+UNKNOWN = UnrankedTensorType(f64)  # tensor<*xf64>
+Known = TensorType[Float64Type]
+TENSOR = base(Known) | base(UnrankedTensorType[Float64Type])
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """Numbers."""
+
+    name = "toy.constant"
+    value = prop_def(DenseIntOrFPElementsAttr)
+    result = result_def(Known)
+    traits = traits_def(Pure())
+
+    def __init__(self, value: DenseIntOrFPElementsAttr) -> None:
+        super().__init__(properties={"value": value}, result_types=[value.type])
+
+    def verify_(self) -> None:
+        """Called by `verify`, when operands, attributes and results are as declared."""
+        if self.value.type != self.result.type:
+            raise VerifyException(f"expected a result {self.value.type}, found {self.result.type}")
+
+
+@irdl_op_definition
+class GenericCallOp(IRDLOperation):
+    """A call of the function named by `callee`, whatever the shapes."""
+
+    name = "toy.generic_call"
+    callee = prop_def(SymbolRefAttr)
+    arguments = var_operand_def(TENSOR)
+    result = result_def(TENSOR)
+
+    def __init__(self, callee: str, arguments: list[SSAValue]) -> None:
+        super().__init__(
+            properties={"callee": SymbolRefAttr(callee)},
+            operands=[arguments],
+            result_types=[UNKNOWN],
+        )
+
+
+@irdl_op_definition
+class ReturnOp(IRDLOperation):
+    """Ends a function, with its value unless it is main."""
+
+    name = "toy.return"
+    value = opt_operand_def(TENSOR)
+    traits = traits_def(IsTerminator())
+
+    def __init__(self, value: SSAValue | None = None) -> None:
+        super().__init__(operands=[value])
+
+
+def toy_dialect() -> Dialect:
+    """The dialect `toy`, with all its ops."""
+    # TODO(kata): the dialect of all ops, when you have written TransposeOp, ReshapeOp, AddOp, MulOp
+    # and PrintOp (about 50 lines with helpers)
+    raise NotImplementedError
+
+
+def inline(module: ModuleOp) -> None:
+    """
+    Put the bodies of functions where they are called, and leave `main` alone in the module.
+
+    Raises:
+        ValueError: a function calls itself, be it by way of others.
+    """
+    functions = {function.sym_name.data: function for function in module.body.block.ops}
+    _expand(functions["main"], functions, ())
+    for name, function in functions.items():
+        if name != "main":
+            Rewriter.erase_op(function)
+
+
+def _expand(function: FuncOp, functions: dict[str, FuncOp], within: tuple[str, ...]) -> None:
+    for call in [op for op in function.body.block.ops if isinstance(op, GenericCallOp)]:
+        name = call.callee.root_reference.data
+        if name in within:
+            raise ValueError(f"{name}: expected no function that calls itself")
+        body = functions[name].clone()
+        _expand(body, functions, (*within, name))
+        returned = body.body.block.last_op
+        Rewriter.inline_block(body.body.block, InsertPoint.before(call), call.arguments)
+        call.result.replace_all_uses_with(returned.value)
+        Rewriter.erase_op(call)
+        Rewriter.erase_op(returned)
+
+
+# ---- from the AST --------------------------------------------------------------------------
+
+
+def mlir_gen(ast: Program) -> ModuleOp:
+    """
+    A module with a function for each of the program's, in their order, that is not verified.
+
+    Raises:
+        ValueError: a name that is undefined or defined twice, or a call with another number of
+            arguments than the function has parameters; with the name and the line.
+    """
+    # TODO(kata): a function for each of the program's, its statements in order (about 60 lines with
+    # helpers)
+    raise NotImplementedError
+
+
+# ---- rewrites ------------------------------------------------------------------------------
+
+
+def canonicalize(module: ModuleOp) -> None:
+    """Fold pairs of transposes and chains of reshapes, and erase what nobody needs."""
+    # TODO(kata): patterns, and a driver that applies them (about 20 lines with helpers)
+    raise NotImplementedError
+
+
+def infer_shapes(module: ModuleOp) -> None:
+    """
+    Give each result of the dialect's ops the shape that its operands imply.
+
+    Raises:
+        ValueError: a shape stays unknown, or shapes do not fit; the message begins with the
+            name of the first op of which that is so.
+    """
+    # TODO(kata): in order: the type of the result, then what the verifier says (about 15 lines)
+    raise NotImplementedError
