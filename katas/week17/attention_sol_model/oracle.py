@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 def _gpu(sms, clock_hz, bandwidth, float16, sfu=16, **others):
-    rates = {"float16": float16, "bfloat16": float16} | others
+    rates = {"float16": float16, "bfloat16": float16, "tf32": float16 // 2} | others
     return {
         "sms": sms, "clock_hz": clock_hz, "max_clock_hz": 2 * clock_hz, "bandwidth": bandwidth,
         "flops_per_clk_per_sm": rates, "sfu_per_clk_per_sm": sfu,
