@@ -11,6 +11,7 @@ from harness.hardware import Profile
 RATES = {1: "float8", 2: "float16"}  # bytes of an element to its name in flops_per_clk_per_sm
 OUT_BYTES = 4  # of an element of the result
 WARPGROUP = 128  # threads
+WARPS = 4  # of a warpgroup
 MAX_REGS = 255  # of a thread
 OTHER_REGS = 40  # of a thread, for all but accumulators  # modelled
 SMEM_RESERVED = 1024  # bytes of shared memory that each block takes for the system
@@ -103,7 +104,7 @@ def tile_metrics(tile: Tile, itemsize: int, profile: Profile) -> Metrics:
     resident = min(
         profile.smem_per_sm_bytes // (smem_bytes + SMEM_RESERVED),
         profile.registers_per_sm // (regs * threads),
-        profile.warps_per_sm * 32 // threads,
+        profile.warps_per_sm // (WARPS * tile.warpgroups),
         profile.blocks_per_sm,
     )
     return Metrics(
