@@ -161,12 +161,12 @@ def _barrier_depth(ttgir: str) -> Iterator[Annotation]:
 
 
 def _swizzles(ttgir: str) -> Iterator[Annotation]:
-    widths: dict[int, list[int]] = {}
+    widths: dict[str, list[int]] = {}
     used = set(re.findall(r"memdesc<[\w.]+, (#\w+)", ttgir))
     for at, line in enumerate(ttgir.split("\n"), 1):
         found = re.match(r"(#\w+) = #ttg\.nvmma_shared<.*swizzlingByteWidth = (\d+)", line)
-        if found and found[1] in used and int(found[2]):
-            widths.setdefault(int(found[2]), []).append(at)
+        if found and found[1] in used and found[2] != "0":
+            widths.setdefault(found[2], []).append(at)
     for width, lines in widths.items():
         yield Annotation(
             feature=f"swizzle({width})",

@@ -262,11 +262,13 @@ def test_what_was_asked_for_proves_nothing(kata):
         ("wgmma_async", 62, "float16", 248 / 1.0 / 10),  # 248 / 496
         ("wgmma_wait", 800, "float8", 3200 / 1.5 / 10),
         ("wgmma_async", 992, "float8", 3968 / 2.5 / 10),
+        ("wgmma_wait", 1, "float16", 4 / 0.505 / 10),
         ("fp8", 200, "float8", 800 / 1.0 / 10),  # products take longest
         ("fp8", 50, "float8", 200 / 0.5 / 10),  # exponentials do
     ],
     ids=[
-        "pipelining", "specialization", "wgmma", "pipelining of fp8", "wgmma of fp8", "fp8",
+        "pipelining", "specialization", "wgmma", "pipelining of fp8", "wgmma of fp8",
+        "one channel", "fp8",
         "fp8, small heads",
     ],
 )  # fmt: skip
