@@ -1,4 +1,4 @@
-"""Kata week01/pointer_chase: the latency of each level of a memory, by loads that wait for another.
+"""Kata week01/pointer_chase: the latency of each memory level, by loads that wait for each other.
 
 One random cycle through all slots, a walk along it, and what the times of such walks tell.
 """

@@ -59,7 +59,7 @@ H200 = Machine(
 
 def ridge(machine: Machine, dtype: str, level: str = "hbm") -> float:
     """
-    FLOP per byte at which the peak of `dtype` and the bandwidth of `level` ask for equal time.
+    FLOP per byte at which the peak of `dtype` and the bandwidth of `level` take equally long.
 
     Raises:
         ValueError: `machine` has no such `dtype` or `level`; the message names what it was given.
@@ -71,7 +71,7 @@ def roofline(
     flops: float, bytes_by_level: Mapping[str, float], machine: Machine, dtype: str
 ) -> Verdict:
     """
-    Judge an op that does `flops` FLOP and moves so many bytes through each memory level.
+    Judge an op that does `flops` FLOP and moves these bytes through each memory level.
 
     Levels overlap with each other and with arithmetic; a level that is not given costs nothing.
     The regime is the slowest ceiling. At a tie "compute" wins over any memory level and an outer

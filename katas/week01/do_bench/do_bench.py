@@ -39,7 +39,7 @@ class Device(Protocol):
         """Wait until the queue is empty."""
 
     def memset(self, nbytes: int) -> None:
-        """Queue the writing of so many bytes, which pushes others out of the cache."""
+        """Queue a write of `nbytes` bytes, which evicts others from the cache."""
 
 
 class CudaDevice:

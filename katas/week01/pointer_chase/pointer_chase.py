@@ -1,4 +1,4 @@
-"""Kata week01/pointer_chase: the latency of each level of a memory, by loads that wait for another.
+"""Kata week01/pointer_chase: the latency of each memory level, by loads that wait for each other.
 
 One random cycle through all slots, a walk along it, and what the times of such walks tell.
 """
@@ -46,7 +46,7 @@ def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]
     Raises:
         ValueError: the sizes do not ascend, or there are not as many latencies.
     """
-    # TODO(kata): the slow ones down, then group (about 15 lines with helpers)
+    # TODO(kata): lower the slow ones, then group (about 15 lines with helpers)
     raise NotImplementedError
 
 

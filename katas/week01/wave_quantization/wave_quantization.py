@@ -76,7 +76,7 @@ def best_tile(
     profile: Profile,
 ) -> Tile:
     """
-    The tile with which an m by n matrix is done first; of equals, the one that comes first.
+    The tile with which an m by n matrix is done first; among equals, the one that comes first.
 
     Args:
         m: Rows of the matrix.
