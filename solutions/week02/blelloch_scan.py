@@ -45,7 +45,7 @@ def identity(op):
 
 @cuda.jit(device=True)
 def pad(i):
-    """Where word `i` lies: after every 32 words one is left out."""
+    """Where word `i` lies: one word is skipped after every 32."""
     return i + (i >> 5)
 
 

@@ -13,7 +13,7 @@ MAX_REGISTERS = 255  # of a thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one SM of an architecture has, and in which portions it gives it away."""
+    """What one SM of an architecture has, and in which portions it is allocated."""
 
     warps: int  # places for warps
     blocks: int  # places for blocks

@@ -20,7 +20,7 @@ def block_sum_interleaved(x, partial) -> None:
     """
     Write the sum of each block's blockDim.x elements of `x` to `partial`: the first rung.
 
-    Neighbours add first, so the threads at work lie ever further apart.
+    Neighbours add first, so the active threads lie ever further apart.
     """
     sums = cuda.shared.array(MAX_BLOCK, np.float32)
     thread, i = cuda.threadIdx.x, cuda.grid(1)

@@ -1,6 +1,6 @@
 """Kata week02/conv1d_halo: each input loaded once for a block, then used for every tap.
 
-HBM: the signal is read once, but for the halos of the blocks, and the result is written once.
+HBM: the signal is read once, except the halos of the blocks, and the result is written once.
 """
 
 import numpy as np
