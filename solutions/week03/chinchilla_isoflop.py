@@ -115,7 +115,7 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
     Return the compute-optimal parameters for `target_flops` from runs that cost 1 % of it.
 
     Args:
-        train: Trains a model of so many parameters on so many tokens, at 6 FLOP for each pair of
+        train: Trains a model of given parameters on given tokens, at 6 FLOP for each pair of
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class CatCache:
-    """The cache one writes first, right and slow: every append copies the whole past."""
+    """The cache most people write first, right and slow: every append copies the whole past."""
 
     def __init__(self) -> None:
         self.k: Tensor | None = None
@@ -89,8 +89,8 @@ def attend(
     of it and a decode step (t = 1) are the same call.
 
     Raises:
-        ValueError: `q` does not fit `k` in batch, tokens or d, or its heads are no multiple of the
-            K/V heads; what `KVCache.append` refuses. The cache is then as it was.
+        ValueError: `q` does not fit `k` in batch, tokens or d, or its heads are not a multiple of
+            the K/V heads; what `KVCache.append` refuses. The cache is then as it was.
     """
     batch, q_heads, tokens, d = q.shape
     kv_heads = k.shape[1]

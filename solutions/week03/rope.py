@@ -1,4 +1,4 @@
-"""Kata week03/rope: pairs of channels turned by their position's angle.
+"""Kata week03/rope: pairs of channels rotated by their position's angle.
 
 Pairs are taken apart by views and joined by the one write of the result.
 """

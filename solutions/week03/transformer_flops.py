@@ -82,7 +82,7 @@ def train_flops(cfg: ModelConfig, tokens: int, seq: int) -> int:
     Decoders attend causally, encoders to everything.
 
     Raises:
-        ValueError: `tokens` is no multiple of `seq`; the message names `tokens`.
+        ValueError: `tokens` is not a multiple of `seq`; the message names `tokens`.
     """
     if tokens % seq:
         raise ValueError(f"tokens: expected a multiple of seq = {seq}, found {tokens}")

@@ -73,7 +73,7 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
         ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
             than 3 different sizes, or fewer than 2 budgets are left.
     """
-    # TODO(kata): check, a minimum each budget, a line (about 25 lines with helpers)
+    # TODO(kata): check, a minimum for each budget, a line (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
     Return the compute-optimal parameters for `target_flops` from runs that cost 1 % of it.
 
     Args:
-        train: Trains a model of so many parameters on so many tokens, at 6 FLOP for each pair of
+        train: Trains a model of given parameters on given tokens, at 6 FLOP for each pair of
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """

@@ -1,4 +1,4 @@
-"""Kata week03/rope: pairs of channels turned by their position's angle.
+"""Kata week03/rope: pairs of channels rotated by their position's angle.
 
 One table serves all batches, heads and layers: per position and pair, a cosine and a sine.
 """
@@ -57,7 +57,7 @@ def apply_rope(
     Raises:
         ValueError: `layout` is neither, `cos` is not [s, d / 2], `sin` is not shaped like `cos`.
     """
-    raise NotImplementedError  # TODO(kata): check, then turn the pairs (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, then rotate the pairs (about 15 lines)
 
 
 def rope(

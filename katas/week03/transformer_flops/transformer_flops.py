@@ -72,7 +72,7 @@ def train_flops(cfg: ModelConfig, tokens: int, seq: int) -> int:
     Decoders attend causally, encoders to everything.
 
     Raises:
-        ValueError: `tokens` is no multiple of `seq`; the message names `tokens`.
+        ValueError: `tokens` is not a multiple of `seq`; the message names `tokens`.
     """
     raise NotImplementedError  # TODO(kata): (about 4 lines)
 
