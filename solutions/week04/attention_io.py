@@ -42,7 +42,7 @@ def flash2_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
     """
     Bytes that FlashAttention-2 moves: algorithm 1, Q in the outer loop.
 
-    O stays on chip until it is done; one statistic a row, the log-sum-exp, is written with it.
+    O stays on chip until it is done; one statistic per row, the log-sum-exp, is written with it.
 
     Raises:
         ValueError: an argument is below 1; the message names it.
@@ -54,7 +54,7 @@ def flash2_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
 
 def fa1_tiles(sram_elements: int, d: int) -> tuple[int, int]:
     """
-    Return the tiles (br, bc) of FlashAttention's algorithm 1 for so many elements of SRAM.
+    Return the tiles (br, bc) of FlashAttention's algorithm 1 for an SRAM of so many elements.
 
     Raises:
         ValueError: an argument is below 1; the message names it.

@@ -95,9 +95,9 @@ def online_softmax(reader: Reader, writer: Writer, block: int) -> None:
 
 def softmax_topk(reader: Reader, k: int, block: int) -> tuple[Row, NDArray[np.int64]]:
     """
-    Return the `k` largest probabilities of the row's softmax, in falling order, and where they are.
+    Return the `k` largest probabilities of the row's softmax, in descending order, and where.
 
-    Of equal elements the one with the lower index comes first. The row is read once, at most
+    Among equal elements the one with the lower index comes first. The row is read once, at most
     `block` elements at a time. Rows with NaN, inf or nothing but -inf are out of scope.
 
     Raises:

@@ -47,14 +47,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentCache:
-    """What is kept of t tokens: latents, and the rotary keys that all heads share, turned."""
+    """What is kept of t tokens: latents, and the rotated rotary keys that all heads share."""
 
     c_kv: Float[Tensor, "b t d_c"]
     k_rope: Float[Tensor, "b t d_r"]
 
 
 def rotate(x: Float[Tensor, "... s d_r"], positions: Int64[Tensor, " s"]) -> Tensor:
-    """Turn the pairs (2 i, 2 i + 1) of the last axis by position * 10000 ** (-2 i / d_r)."""
+    """Rotate the pairs (2 i, 2 i + 1) of the last axis by position * 10000 ** (-2 i / d_r)."""
     pair = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)
     angles = positions[:, None] * 10_000.0 ** (-pair / x.shape[-1])
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
