@@ -37,8 +37,8 @@ def awq_channel_scaling(
 
     Candidates are s = mean|x|^alpha for alpha = 0, 1 / grid … (grid - 1) / grid, over
     sqrt(max · min); channels that are always 0 have s = 1 and no part in maximum and minimum.
-    Returned are those of the least error ‖x (w - ŵ)ᵀ‖ with ŵ = round_groups(w · s) / s, of equals
-    the first, their alpha, and the error over ‖x wᵀ‖, 0 where no weight but zeros meets an input.
+    Returns those of the least error ‖x (w - ŵ)ᵀ‖ with ŵ = round_groups(w · s) / s, among equals
+    the first, their alpha, and the error over ‖x wᵀ‖, 0 where only zero weights meet an input.
     Computed in float32, without gradients.
 
     Raises:

@@ -60,7 +60,7 @@ def llm_int8_matmul(
     of `w` over 127, whichever features are outliers.
 
     Raises:
-        ValueError: `x` or `w` is not of floating point, `w` has another k than `x`, or
+        ValueError: `x` or `w` is not floating-point, `w` has another k than `x`, or
             `threshold` is not above 0. The message names which.
 
     Source: Dettmers et al. 2022, sections 2 and 3.

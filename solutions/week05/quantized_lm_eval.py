@@ -68,7 +68,7 @@ def perplexity(
 
 
 def pack_nibbles(codes: UInt8[Tensor, "rows cols"]) -> UInt8[Tensor, "rows half_cols"]:
-    """Two codes of 0 to 15 a byte, the earlier one in the low half; an odd row is padded by 0."""
+    """Two codes of 0 to 15 per byte, the earlier in the low half; odd rows are padded with 0."""
     even = F.pad(codes, (0, codes.shape[1] % 2))
     return even[:, ::2] | even[:, 1::2] << 4
 

@@ -86,7 +86,7 @@ def accept_prob(p: Float64[Tensor, " v"], q: Float64[Tensor, " v"], x: int) -> f
 
 def residual(p: Float64[Tensor, " v"], q: Float64[Tensor, " v"]) -> Float64[Tensor, " v"]:
     """
-    Law of the token that takes the place of a rejected one: what `q` left uncovered of `p`.
+    Law of the token that replaces a rejected one: what `q` left uncovered of `p`.
 
     Where no more than TINY is uncovered, `p` itself. A tensor of its own, in either case.
     """
@@ -105,7 +105,7 @@ def speculative_decode(
     eos: int | None = None,
 ) -> tuple[Int64[Tensor, " n"], Stats]:
     """
-    Continue `prompt` by tokens that follow the law of `target`, in rounds of `k` drafted ones.
+    Continue `prompt` with tokens that follow the law of `target`, in rounds of `k` drafted ones.
 
     Args:
         target: Whose law counts; called once a round.
@@ -115,7 +115,7 @@ def speculative_decode(
         k: Tokens to draft in every round; with 0 this is plain decoding.
         u: Uniform numbers from [0, 1), read one at a time: each round one for each drafted
             token, one for each of them that is looked at, and one for the last token.
-        eos: Token that ends the text; what a round yields behind it is dropped.
+        eos: Token that ends the text; what a round yields after it is dropped.
 
     Returns:
         The new tokens, with `eos` if it came, and what they took.
