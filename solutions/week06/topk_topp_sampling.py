@@ -56,7 +56,7 @@ def token_of(rank):
 
 @cuda.jit(device=True)
 def load(values, first, n, held):
-    """Load the thread's next AHEAD values, which lie a block apart; behind n nothing is loaded."""
+    """Load the thread's next AHEAD values, which lie a block apart; past n nothing is loaded."""
     step = cuda.blockDim.x
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together

@@ -23,9 +23,9 @@ def block_hash(
 
 class PrefixBlockManager:
     """
-    Hands out the blocks of a KV cache, and the same full block to whoever begins with its tokens.
+    Hands out the blocks of a KV cache, and the same full block to all that begin with its tokens.
 
-    A block that nobody holds is free, and keeps its content until it is handed out anew.
+    A block that nobody holds is free, and keeps its content until it is handed out again.
 
     Args:
         n_blocks: Blocks in the pool.
@@ -105,7 +105,7 @@ def order(requests: Sequence[Sequence[int]], cached: Sequence[Sequence[int]] = (
     """
     Return the positions of the requests in an order in which a small cache serves them well.
 
-    That is a depth-first walk of their prefix tree: whoever shares a prefix is served in a row.
+    That is a depth-first walk of their prefix tree: those that share a prefix are served in a row.
     At each fork those come first that go on as one of the token lists in `cached` does.
     """
     # TODO(kata): depth first, what is cached before the rest (about 7 lines with helpers)

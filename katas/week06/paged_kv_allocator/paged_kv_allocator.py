@@ -27,8 +27,8 @@ class BlockManager:
     """
     Hands out the blocks of a KV cache to sequences that grow, fork and end.
 
-    Block b is the slots from b * block_size on, one slot a token. It moves no keys or values: that
-    is the engine's work, told in what `append` returns.
+    Block b is the slots from b * block_size on, one slot per token. It moves no keys or values:
+    that is the engine's work, told in what `append` returns.
 
     Raises:
         ValueError: `n_blocks` or `block_size` is below 1.
