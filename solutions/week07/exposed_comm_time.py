@@ -126,7 +126,7 @@ def break_even_batch(
     share: float = 0.05,
 ) -> int:
     """
-    Smallest batch a rank whose step is exposed to communication for at most `share` of its time.
+    Smallest batch per rank whose step is exposed to communication for at most `share` of its time.
 
     Calls `predict` at most 40 times for batches up to 2**20.
 

@@ -23,7 +23,7 @@ class Sim:
     What a schedule comes to.
 
     `makespan` lasts from the first op to the end of the last. `bubble_fraction` is the share of
-    it that stages, all taken together, stand idle. `peak_live` has, for each stage, how many
+    it that the stages, taken together, stand idle. `peak_live` has, for each stage, how many
     passes it holds activations of at most.
     """
 
@@ -58,13 +58,13 @@ def one_f_one_b(p: int, m: int) -> list[list[Op]]:
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
     """
-    Return each stage's ops over `v` chunks a stage: a bubble of the v-th part.
+    Return each stage's ops over `v` chunks per stage: a v-th of the bubble.
 
     With one chunk it is `one_f_one_b`.
 
     Raises:
-        ValueError: `p`, `m` or `v` is below 1, or `m` is no multiple of `p`; the message names
-            which.
+        ValueError: `p`, `m` or `v` is below 1, or `m` is not a multiple of `p`; the message
+            names which.
     """
     _check_sizes(p=p, m=m, v=v)
     if m % p != 0:

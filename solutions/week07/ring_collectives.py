@@ -20,7 +20,7 @@ def padded_chunks(x: Num[Tensor, " s"], world: int) -> Num[Tensor, "world chunk"
 
 def reduce_through_root(x: Num[Tensor, " s"], rank: int, world: int, p2p: CountingP2P) -> None:
     """
-    All-reduce as one writes it first: everything to rank 0, the sum back from there. In place.
+    All-reduce as most write it first: everything to rank 0, the sum back from there. In place.
 
     Right, but rank 0 sends and receives (world - 1) times the data while the others wait.
     """

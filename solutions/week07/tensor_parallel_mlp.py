@@ -1,7 +1,7 @@
 """Kata week07/tensor_parallel_mlp: matrices cut over ranks so that a block needs one all-reduce.
 
 The first matrix is cut by its outputs, the second by its inputs. In between each rank has whole
-channels (or heads) of its own, and a non-linearity needs nobody else.
+channels (or heads) of its own, and a non-linearity needs no other rank.
 """
 
 import torch

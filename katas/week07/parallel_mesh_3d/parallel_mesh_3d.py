@@ -101,7 +101,7 @@ def step_time(model: Model, config: Config, global_batch: int, cluster: Cluster)
     """
     Return the seconds of a step with micro-batches of one sequence, nothing overlapped.
 
-    `config` splits the model and the batch without a rest.
+    `config` splits the model and the batch without a remainder.
     """
     # TODO(kata): passes and bubble, then the gradients (about 15 lines with helpers)
     raise NotImplementedError

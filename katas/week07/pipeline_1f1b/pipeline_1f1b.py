@@ -22,7 +22,7 @@ class Sim:
     What a schedule comes to.
 
     `makespan` lasts from the first op to the end of the last. `bubble_fraction` is the share of
-    it that stages, all taken together, stand idle. `peak_live` has, for each stage, how many
+    it that the stages, taken together, stand idle. `peak_live` has, for each stage, how many
     passes it holds activations of at most.
     """
 
@@ -38,7 +38,7 @@ def gpipe(p: int, m: int) -> list[list[Op]]:
     Raises:
         ValueError: `p` or `m` is below 1; the message names which.
     """
-    # TODO(kata): check, then one list a stage (about 6 lines with helpers)
+    # TODO(kata): check, then one list per stage (about 6 lines with helpers)
     raise NotImplementedError
 
 
@@ -54,13 +54,13 @@ def one_f_one_b(p: int, m: int) -> list[list[Op]]:
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
     """
-    Return each stage's ops over `v` chunks a stage: a bubble of the v-th part.
+    Return each stage's ops over `v` chunks per stage: a v-th of the bubble.
 
     With one chunk it is `one_f_one_b`.
 
     Raises:
-        ValueError: `p`, `m` or `v` is below 1, or `m` is no multiple of `p`; the message names
-            which.
+        ValueError: `p`, `m` or `v` is below 1, or `m` is not a multiple of `p`; the message
+            names which.
     """
     raise NotImplementedError  # TODO(kata): the same over another order of passes (about 10 lines)
 
@@ -75,5 +75,5 @@ def simulate(schedule: Sequence[Sequence[Op]], t_f: float, t_b: float, t_comm: f
     Raises:
         ValueError: no stage can go on, though there are ops left: "schedule: …".
     """
-    # TODO(kata): let whoever can go on, until nobody can (about 35 lines with helpers)
+    # TODO(kata): advance every stage that can go on, until none can (about 35 lines with helpers)
     raise NotImplementedError
