@@ -66,7 +66,7 @@ class FSDPUnit:
         Raises:
             ValueError: module: no parameters, or some frozen and some not.
         """
-        # TODO(kata): flatten, keep the own part, free the whole, register hooks (about 85 lines
+        # TODO(kata): flatten, keep this rank's part, free the whole, register hooks (about 85 lines
         # with helpers)
         raise NotImplementedError
 

@@ -78,8 +78,8 @@ class ZeroAdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Update the weights by the mean over the ranks of the gradients, which are dropped."""
-        # TODO(kata): reduce the gradients, update the own part, gather the weights (about 30 lines
-        # with helpers)
+        # TODO(kata): reduce the gradients, update this rank's part, gather the weights (about 30
+        # lines with helpers)
         raise NotImplementedError
 
     def zero_grad(self) -> None:
@@ -114,4 +114,4 @@ class ZeroAdamW:
         Raises:
             ValueError: state: not of as many elements as the parameters.
         """
-        raise NotImplementedError  # TODO(kata): cut out the own part (about 10 lines)
+        raise NotImplementedError  # TODO(kata): cut out this rank's part (about 10 lines)
