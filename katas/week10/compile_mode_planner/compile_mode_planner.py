@@ -119,7 +119,7 @@ def choose_mode(
     Raises:
         ValueError: a count is negative, or no mode is possible.
     """
-    # TODO(kata): what is paid beforehand, and the calls; of what is possible the least (about 15
+    # TODO(kata): what is paid beforehand, and the calls; the least of what is possible (about 15
     # lines)
     raise NotImplementedError
 

@@ -62,7 +62,7 @@ def schedule(
 
     Source: Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2.
     """
-    # TODO(kata): check; issue one operation after the other (about 30 lines with helpers)
+    # TODO(kata): check; issue one operation after another (about 30 lines with helpers)
     raise NotImplementedError
 
 
