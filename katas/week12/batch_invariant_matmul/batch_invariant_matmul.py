@@ -68,8 +68,8 @@ def batch_invariant_matmul(
 
     Source: He et al. 2025, Defeating Nondeterminism in LLM Inference.
     """
-    # TODO(kata): check, allocate, launch a kernel of yours; mind what Triton builds into it (about
-    # 50 lines with helpers)
+    # TODO(kata): check, allocate, launch a kernel of your own; mind what Triton builds into it
+    # (about 50 lines with helpers)
     raise NotImplementedError
 
 

@@ -35,7 +35,8 @@ def _merge_kernel(
     part_ptr, lse_ptr, seq_lens_ptr, o_ptr, seq_lens_stride, Hq, num_splits, split_size,
     D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one query head: weigh the outputs of its splits, store the result (about 20 lines)
+    # TODO(kata): one query head: weight the outputs of its splits, store the result (about 20
+    # lines)
     pass
 
 
