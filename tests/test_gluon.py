@@ -196,6 +196,20 @@ def test_bytes_flops_and_shared_memory_are_those_of_the_kernel(modules):
     assert (meter.launches, meter.programs) == (1, 2)
 
 
+def test_the_footprint_of_programs_counts_a_box_that_they_share_once(modules):
+    with gluon_meter() as meter:
+        for _ in range(2):  # what another launch loads counts again
+            gluon_cases.gemm(modules[FILES["gemm"]], 128, 192, 64)
+    box = 64 * 64 * 2
+    # 2 x 3 tiles: one program, a tile column, all of them, and more than there are
+    assert meter.footprint(1) == 2 * box
+    assert meter.footprint(2) == (2 + 1) * box
+    assert meter.footprint(6) == (2 + 3) * box
+    with gluon_meter() as meter:
+        gluon_cases.gemm(modules[FILES["gemm"]], 128, 192, 64)
+    assert meter.footprint(132) == (2 + 3) * box
+
+
 def test_what_lies_out_of_bounds_moves_no_bytes(modules):
     with gluon_meter() as meter:
         gluon_cases.tma(modules[FILES["tma"]], rows=17, cols=72)

@@ -6,6 +6,7 @@ What Gluon kernels do on their simulator, counted; and what nothing in them orde
     meter.bytes_moved, meter.sectors, meter.flops, meter.shared_bytes
     meter.overlap("exp2", under="wgmma")        # the share done while a wgmma was in flight
     meter.bytes_in_flight                       # on average, at a wait for data
+    meter.footprint(132)                        # distinct bytes that so many programs load
 
     with gluon_meter(collect=True) as meter:    # goes on, and keeps them
         gemm(a, b)
@@ -116,6 +117,24 @@ class GluonMeter:
         """Bytes of copies, FLOPs of "wgmma", elements of a function such as "exp2"."""
         _known(what, COUNTED)
         return self._tally.counts[what]
+
+    def footprint(self, programs: int) -> float:
+        """
+        Distinct bytes that a wave of so many programs loads by TMA: boxes of any of them, once.
+
+        The mean of all waves, which are programs in the order of their ids; one that is not full
+        counts only where there is no other.
+        """
+        order = sorted(self._tally.boxes.items())
+        waves = [order[at : at + programs] for at in range(0, len(order), programs)]
+        full = [wave for wave in waves if len(wave) == programs] or waves
+        sizes = []
+        for wave in full:
+            distinct: dict[tuple[object, ...], int] = {}
+            for _, boxes in wave:
+                distinct.update(boxes)
+            sizes.append(sum(distinct.values()))
+        return sum(sizes) / len(sizes) if sizes else 0.0
 
     def overlap(self, what: str, *, under: str, own: bool = False) -> float:
         """

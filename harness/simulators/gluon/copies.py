@@ -188,10 +188,16 @@ def as_descriptor(value: KernelValue) -> Descriptor:
     return value
 
 
-def _count_box(kind: str, direction: str, part: Array | None) -> None:
+def _count_box(
+    kind: str, direction: str, part: Array | None, place: tuple[object, ...] = ()
+) -> None:
     """Count what a box moves; what lies out of bounds moves nothing."""
     program = running()
     nbytes = part.nbytes if part is not None else 0
+    if kind == "TMA load":
+        tally = program.tally
+        key = tally.launches, tuple(reversed(program.index))  # x runs fastest
+        tally.boxes.setdefault(key, {})[place] = nbytes
     program.count(kind, nbytes)
     program.count(direction, nbytes)
     program.count("sectors", sectors_of(part) if part is not None else 0)
@@ -220,7 +226,8 @@ def _tma_load(
         if box:
             result.view[box[1]] = source[box[0]]
 
-    _count_box("TMA load", "loaded_bytes", source[box[0]] if box else None)
+    place = (tensor_desc.name, *shape_of(coord))
+    _count_box("TMA load", "loaded_bytes", source[box[0]] if box else None, place)
     operation = program.issue(
         "TMA load",
         run,

@@ -34,6 +34,8 @@ class Tally:
         most_shared_bytes: Of any program.
         conflicts: Passes beyond the first that an access to shared memory takes through its
             banks, by the line that makes it.
+        boxes: Bytes of each box that a program loads by TMA, by launch, program, tensor and
+            coordinates.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -43,6 +45,9 @@ class Tally:
     launches: int = 0
     most_shared_bytes: int = 0
     conflicts: dict[Place, int] = field(default_factory=dict)
+    boxes: dict[tuple[int, tuple[int, ...]], dict[tuple[object, ...], int]] = field(
+        default_factory=dict
+    )
 
     def note_conflicts(self, passes: int, where: Callable[[], Place]) -> None:
         """Note an access that has bank conflicts."""
