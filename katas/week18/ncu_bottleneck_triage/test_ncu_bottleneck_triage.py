@@ -162,12 +162,12 @@ def test_no_fix_of_the_same_work_beats_the_headroom(kata, oracle, gpu, before, a
 def test_launches_add_up_by_time(kata, oracle, gpu):
     """Three short kernels and one long one: the long one is what to look at."""
     tiny = oracle.planted(time_ns=2500.0, sm=0.1)
-    copy = oracle.planted(time_ns=2e5, memory=0.9, dram=0.9)
-    gemm = oracle.planted(time_ns=7.9e5, sm=0.9, tensor=0.9)
+    copy = oracle.planted(time_ns=1.997e5, memory=0.9, dram=0.9)
+    gemm = oracle.planted(time_ns=7.903e5, sm=0.9, tensor=0.9)
     found = kata.triage([tiny, tiny, copy, tiny, tiny, gemm], gpu)
     assert [(as_pair(limit), share) for limit, share in found.items()] == [
-        (("compute", "tensor"), pytest.approx(0.79, rel=1e-9)),
-        (("bandwidth", "dram"), pytest.approx(0.20, rel=1e-9)),
+        (("compute", "tensor"), pytest.approx(0.7903, rel=1e-9)),
+        (("bandwidth", "dram"), pytest.approx(0.1997, rel=1e-9)),
         (("launch", None), pytest.approx(0.01, rel=1e-9)),
     ]
 
