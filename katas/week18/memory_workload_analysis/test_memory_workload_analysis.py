@@ -113,16 +113,16 @@ def test_impossible_requests_are_refused(kata, change, name):
 
 
 def test_counters_are_those_of_loads(kata, oracle):
-    k = oracle.planted(requests=10, sectors=80, l1_hits=20, l2_sectors=60, l2_hits=45)
+    k = oracle.planted(requests=10, sectors=90, l1_hits=30, l2_sectors=60, l2_hits=40)
     k |= oracle.planted(wavefronts=70, ideal=35, read=480, written=96) | {
         name: value for name, value in k.items() if value
     }
     assert kata.memory_chart(k) == kata.Chart(
         requests=10,
-        sectors=80,
-        l1_hit=0.25,
+        sectors=90,
+        l1_hit=pytest.approx(1 / 3, rel=1e-12),
         l2_sectors=60,
-        l2_hit=0.75,
+        l2_hit=pytest.approx(2 / 3, rel=1e-12),
         dram_read_bytes=480,
         dram_written_bytes=96,
         shared_wavefronts=70,
