@@ -49,7 +49,13 @@ def written(code, kernel="planted(int, float *)"):
             words[-1] = hex(addr(int(words[-1])))
         counts = [samples.get(reason, 0) for reason in reasons]
         writer.writerow(
-            [hex(addr(at)), "      " + " ".join(words), sum(counts), *counts, *(7 for _ in counts)]
+            [
+                hex(addr(at)),
+                "      " + " ".join(words) + " ",
+                sum(counts),
+                *counts,
+                *(7 for _ in counts),
+            ]
         )
     return file.getvalue().splitlines(keepends=True)
 

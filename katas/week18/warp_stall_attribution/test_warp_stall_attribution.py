@@ -117,6 +117,7 @@ def test_each_producer_counts_once(blamed):
         ("LDS.128 R4, [R9]", "R6", "short_sb"),
         ("LDSM.16.M88.4 R4, [R0+UR7]", "R7", "short_sb"),
         ("LDSM.16.M88.2 R4, [R0+UR7]", "R5", "short_sb"),
+        ("LDSM.16.M88 R4, [R0+UR7]", "R4", "short_sb"),
         ("LDC.64 R4, c[0x0][0x210]", "R5", "short_sb"),
         ("MUFU.EX2 R4, R3", "R4", "short_sb"),
         ("S2R R4, SR_TID.X", "R4", "short_sb"),
@@ -125,7 +126,16 @@ def test_each_producer_counts_once(blamed):
         ("ATOMG.E.ADD.STRONG.GPU PT, R4, desc[UR4][R2.64], R8", "R4", "long_sb"),
         ("F2I.FTZ.U32.TRUNC.NTZ R4, R2", "R4", "short_sb"),
     ],
-    ids=["128", "64", "local 64", "shared 128", "matrix of 4", "matrix of 2", "constant 64"]
+    ids=[
+        "128",
+        "64",
+        "local 64",
+        "shared 128",
+        "matrix of 4",
+        "matrix of 2",
+        "a matrix",
+        "constant 64",
+    ]
     + ["MUFU", "S2R", "uniform", "shuffle", "atomic", "conversion"],
 )
 def test_producers_of_a_register(blamed, producer, register, reason):
@@ -160,6 +170,13 @@ def test_what_is_overwritten_is_not_waited_for(blamed, between, register):
         "LDG.E.128 R4, desc[UR4][R2.64]", between, (f"MOV R30, {register}", {"long_sb": 5})
     )
     assert found == {2: {"long_sb": 5}}
+
+
+def test_uniform_registers_are_wide_as_well(blamed):
+    found = blamed(
+        "S2UR UR5, SR_CTAID.X", "ULDC.64 UR4, c[0x0][0x208]", ("MOV R6, UR5", {"short_sb": 4})
+    )
+    assert found == {2: {"short_sb": 4}}
 
 
 def test_wide_results_end_where_they_end(blamed):
@@ -275,18 +292,30 @@ def test_copies_are_waited_for_behind_depbar(blamed):
         "NOP",
         "DEPBAR.LE SB0, 0x0",
         ("BAR.SYNC.DEFER_BLOCKING 0x0", {"long_sb": 8, "wait": 1}),
+        ("NOP", {"long_sb": 2}),
     )
-    assert found == {0: {"long_sb": 4}, 1: {"long_sb": 4}, 5: {"wait": 1}}
+    assert found == {0: {"long_sb": 4}, 1: {"long_sb": 4}, 5: {"wait": 1}, 6: {"long_sb": 2}}
 
 
-def test_branch_waits_for_what_its_block_has_under_way(blamed):
+def test_first_line_is_behind_no_depbar(blamed):
+    found = blamed(
+        ("NOP", {"long_sb": 3}),
+        "LDGSTS.E.BYPASS.128 [R61], desc[UR16][R22.64]",
+        "@P0 BRA 0",
+        "DEPBAR.LE SB0, 0x0",
+    )
+    assert found == {0: {"long_sb": 3}}
+
+
+@pytest.mark.parametrize("branch", ["@P0 BRA 1", "BRA 1"], ids=["if", "always"])
+def test_branch_waits_for_what_its_block_has_under_way(blamed, branch):
     found = blamed(
         "LDG.E R4, desc[UR4][R2.64]",
         "NOP",
         "LDG.E R5, desc[UR4][R2.64]",
         "S2R R6, SR_TID.X",
         "LDG.E R7, desc[UR4][R2.64]",
-        ("@P0 BRA 1", {"long_sb": 8}),
+        (branch, {"long_sb": 8}),
         "LDG.E R9, desc[UR4][R2.64]",
         "EXIT",
     )
@@ -457,6 +486,8 @@ def test_equal_causes_go_by_opcode_then_reason(kata, oracle):
 def test_no_stalls_have_no_causes(kata, oracle):
     page = kata.parse_source(oracle.written(["NOP", ("EXIT", {"selected": 3})]))
     assert kata.top_causes(page, 5) == []
+    assert kata.top_causes([], 5) == []
+    assert kata.blame([]) == {}
 
 
 def test_paths_are_not_walked_one_by_one(kata, oracle, cost, lines):
