@@ -82,9 +82,9 @@ def plan(report: Report) -> list[tuple[str, float]]:
         ValueError: The report lacks something.
     """
     steps = []
-    while worst := diagnose(report)[:1]:
-        steps.append((worst[0], predicted_gain(worst[0], report)))
-        report = _mended(report, worst[0])
+    while found := diagnose(report):
+        steps.append((found[0], predicted_gain(found[0], report)))
+        report = _mended(report, found[0])
     return steps
 
 

@@ -39,13 +39,13 @@ def test_reports_show_what_was_planted(kata, oracle, name):
         ({"wave_bytes": 790_000, "blocks_per_sm": 2}, []),
         ({"wave_bytes": 800_000, "blocks_per_sm": 2}, ["row_major_raster"]),
         ({"bank_passes": 1}, ["smem_conflict_epilogue"]),
-        ({"spill_bytes": 4}, ["spill"]),
+        ({"spill_bytes": 1}, ["spill"]),
         ({"tma_store_bytes": 32766}, ["sync_store"]),
     ],
     ids=[
         "none", "half of the loads", "less than half", "half of the tile", "all of a tile of 64",
         "128 of 256", "half of a tile of 64", "a wave of 1.49", "a wave of 1.51",
-        "two blocks, 1.48", "two blocks, 1.50", "one more pass", "one register", "one element",
+        "two blocks, 1.48", "two blocks, 1.50", "one more pass", "one byte", "one element",
     ],
 )  # fmt: skip
 def test_a_flaw_begins_where_the_brief_says(kata, oracle, change, expected):
