@@ -1,7 +1,7 @@
-"""Kata week09/lookback_scan: a prefix sum in one pass, its blocks handing their sums on.
+"""Kata week09/lookback_scan: a prefix sum in one pass, its blocks passing their sums on.
 
 HBM: each element is read once and written once; besides that a word of 8 bytes for each block is
-written twice and looked at by the blocks behind it.
+written twice and looked at by the blocks after it.
 """
 
 import torch
@@ -45,7 +45,7 @@ def lookback_scan(x: Float[Tensor, " n"], block: int = 4096) -> Float[Tensor, " 
     The inclusive prefix sum of `x`, contiguous, in its dtype, by one launch.
 
     Sums are float32 and rounded once, at the end. The last bits of a sum may change from run to
-    run: in which pieces a block adds what lies before it is decided by who was faster.
+    run: in which pieces a block adds what lies before it depends on which were faster.
 
     Args:
         x: The numbers, any stride apart.

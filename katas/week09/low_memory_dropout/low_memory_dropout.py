@@ -1,7 +1,7 @@
 """Kata week09/low_memory_dropout: a mask that is never stored.
 
-HBM: the forward pass reads x and writes y, the backward pass reads dy and writes dx. Nothing is
-kept in between but four numbers: the mask is computed again.
+HBM: the forward pass reads x and writes y, the backward pass reads dy and writes dx. Only
+four numbers are kept in between: the mask is computed again.
 """
 
 import torch
