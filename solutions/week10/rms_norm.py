@@ -104,13 +104,13 @@ def rms_norm(
             normalised row to the dtype of `x` first, then multiply by w and round again.
 
     Returns:
-        The result, contiguous, in the dtype of `x`, and of each row 1 / sqrt(mean(h²) + eps).
+        The result, contiguous, in the dtype of `x`, and for each row 1 / sqrt(mean(h²) + eps).
 
     Raises:
         ValueError: `x` is not float16, bfloat16 or float32, not 2-D, has no columns or over 8192,
             or its last axis is not contiguous; `residual` differs from it in shape or dtype, has
-            a last axis that is not contiguous, rows over each other, or shares memory with `x`;
-            `w` is not of one number a column, of another dtype, or not contiguous; `eps` is
+            a last axis that is not contiguous, overlapping rows, or shares memory with `x`;
+            `w` is not one number per column, of another dtype, or not contiguous; `eps` is
             negative or NaN. Nothing has been written then.
     """
     _check_rows("x", x)
@@ -147,7 +147,7 @@ def rms_norm_bwd(
     groups: int = 256,
 ) -> tuple[Float[Tensor, "rows cols"], Float[Tensor, " cols"]]:
     """
-    From the gradient of y, those of h and `w`; rounding counts as though it did nothing.
+    From the gradient of y, those of h and `w`; roundings are ignored.
 
     All arithmetic is float32, and each gradient is rounded once. The same call gives the same
     bits, and a row of `dh` has the same bits in every batch. Rows may lie any stride apart.

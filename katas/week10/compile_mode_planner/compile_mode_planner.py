@@ -92,7 +92,7 @@ def predict(mode: str, eager: Sequence[Launch], fused: Sequence[Launch], graph: 
         graph: What replaying costs, in the modes that record a CUDA graph.
 
     Returns:
-        The time, or infinity where the mode needs a graph and the host waits amidst it.
+        The time, or infinity where the mode needs a graph and the host waits within it.
 
     Raises:
         ValueError: the mode is unknown, or `launch_model` refuses the trace of this mode.
@@ -108,11 +108,11 @@ def choose_mode(
     memory_bytes: float = math.inf,
 ) -> Choice:
     """
-    The mode with which all calls are done first.
+    The mode with which all calls finish first.
 
     Args:
         histogram: How many calls there will be of each shape.
-        call_us: The time of one call, for a mode and a shape; infinity where it cannot be.
+        call_us: The time of one call, for a mode and a shape; infinity where that is impossible.
         costs: The modes to choose from, and what each costs beforehand.
         memory_bytes: What graphs may hold, those of all shapes together.
 
@@ -126,7 +126,7 @@ def choose_mode(
 
 def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
     """
-    Lengths to record graphs for, rising, so that padding costs least.
+    Lengths to record graphs for, ascending, so that padding costs least.
 
     Each call is padded to the next bucket, and takes as long as that is.
 

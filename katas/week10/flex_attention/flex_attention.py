@@ -25,7 +25,7 @@ class BlockMask(NamedTuple):
     """
     The tiles of `block` x `block` scores that are not hidden, row of tiles by row of tiles.
 
-    A row has `num` column indices in `idx`, rising; what lies behind them means nothing. The first
+    A row has `num` column indices in `idx`, ascending; what follows them means nothing. The first
     two axes are batch and head, or 1 where all share one table.
     """
 

@@ -32,7 +32,7 @@ LIBRARY = "/lib/python3."  # in the path of a file that is not one's own
 
 @dataclass(frozen=True)
 class Break:
-    """Why the graph ended, or did not fit again, and where in one's own code."""
+    """Why the graph ended, or did not fit again, and where in the user's code."""
 
     cause: str
     file: str
@@ -65,7 +65,7 @@ def mean_of_positive(x: Float[Tensor, "rows cols"]) -> Float[Tensor, ""]:
 def reported(
     x: Float[Tensor, "rows cols"],
 ) -> tuple[Float[Tensor, "rows cols"], Float[Tensor, ""]]:
-    """`oracle.reported`, which hands back what that prints, as a tensor without gradient."""
+    """`oracle.reported`, which returns what that prints, as a tensor without gradient."""
     raise NotImplementedError  # TODO(kata): no `print` (1 line)
 
 

@@ -49,11 +49,11 @@ def layer_norm(
         block: Columns per piece of a longer row, a power of two.
 
     Returns:
-        The result, in the dtype of `x`, and of each row the mean and 1 / sqrt(variance + eps).
+        The result, in the dtype of `x`, and for each row the mean and 1 / sqrt(variance + eps).
 
     Raises:
         ValueError: `x` is not floating point, not 2-D, has no columns, or its last axis is not
-            contiguous; `w` or `b` is not of one number a column; `eps` is negative.
+            contiguous; `w` or `b` is not one number per column; `eps` is negative.
     """
     # TODO(kata): check, choose kernel and block, launch (about 25 lines with helpers)
     raise NotImplementedError

@@ -51,7 +51,7 @@ def layer_norm_bwd(
     Raises:
         ValueError: `x` is not floating point, not 2-D, has no columns or over 8192, or its last
             axis is not contiguous; `dy` differs from it in shape or dtype, or its last axis is not
-            contiguous; `w` is not of one number a column, `mean` or `rstd` not of one a row;
+            contiguous; `w` is not one number per column, `mean` or `rstd` not one per row;
             `groups` is below 1.
     """
     # TODO(kata): check, allocate, launch; the kernel that adds up the groups is yours to write

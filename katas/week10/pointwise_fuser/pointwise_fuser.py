@@ -76,7 +76,7 @@ def space(node: fx.Node) -> tuple[int, int]:
 
 
 def source(operand: fx.Node) -> tuple[fx.Node, bool]:
-    """Who made an operand, behind all views; and whether row and column are still the same."""
+    """What made an operand, behind all views; and whether row and column are still the same."""
     made, in_order = operand, True
     while kind(made) == "view":
         in_order = in_order and made.target in RESHAPE
