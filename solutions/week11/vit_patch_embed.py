@@ -88,7 +88,7 @@ def vit_patch_embed(
     std: Float32[Tensor, " 3"],
 ) -> Float[Tensor, "b t d"]:
     """
-    Embed the patches of each image behind its class token, in one kernel.
+    Embed the patches of each image after its class token, in one kernel.
 
     `img` is uint8 (divided by 255) or float16, with any strides; it is read in place. Pixels are
     normalised in float32, multiplied as float16, summed in float32; what `pos` adds is rounded

@@ -123,7 +123,7 @@ def request_cost(
         profile: Whose peak and bandwidth count.
 
     Raises:
-        ValueError: an unknown style, an image that is empty or no whole number of image tokens,
+        ValueError: an unknown style, an image that is empty or not a whole number of image tokens,
             no text, a negative answer, no request; the message begins with "style", "images",
             "text_tokens", "out_tokens" or "batch".
     """
@@ -188,7 +188,7 @@ def request_cost(
 
 
 def regime(cost: RequestCost) -> str:
-    """Which takes longest: "encoder" (its projector too), "prefill" or "decode"; ties so."""
+    """Which takes longest, ties in this order: "encoder" (and projector), "prefill", "decode"."""
     seconds = {
         "encoder": cost.encode.seconds + cost.project.seconds,
         "prefill": cost.prefill.seconds,

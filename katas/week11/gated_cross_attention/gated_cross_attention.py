@@ -66,8 +66,8 @@ def gated_cross_attention(
     """
     Let each token attend to the latents of image `media_id`, counted from 1, or to none if 0.
 
-    An empty `cache` is filled from `media`, unless the call is refused; of a filled one keys and
-    values are taken as they are, and `media` is not looked at.
+    An empty `cache` is filled from `media`, unless the call is refused; from a filled one keys and
+    values are taken as they are, and `media` is ignored.
 
     Raises:
         ValueError: the width of `x` or `media` is not the block's, there is neither `media` nor a

@@ -123,7 +123,7 @@ def request_cost(
         profile: Whose peak and bandwidth count.
 
     Raises:
-        ValueError: an unknown style, an image that is empty or no whole number of image tokens,
+        ValueError: an unknown style, an image that is empty or not a whole number of image tokens,
             no text, a negative answer, no request; the message begins with "style", "images",
             "text_tokens", "out_tokens" or "batch".
     """
@@ -132,7 +132,7 @@ def request_cost(
 
 
 def regime(cost: RequestCost) -> str:
-    """Which takes longest: "encoder" (its projector too), "prefill" or "decode"; ties so."""
+    """Which takes longest, ties in this order: "encoder" (and projector), "prefill", "decode"."""
     raise NotImplementedError  # TODO(kata): the longest of three (about 6 lines)
 
 

@@ -20,7 +20,7 @@ def vlm_token_count(model: str, images: Sequence[tuple[int, int]]) -> int:
 
 def llava15_tokens(image: int = 336, patch: int = 14) -> int:
     """
-    Patches of a square encoder input; the class token is dropped, pixels beyond the grid too.
+    Patches of a square encoder input; the class token and pixels beyond the grid are dropped.
 
     Raises:
         ValueError: `patch` is below 1, or `image` below `patch`; the message begins with the name.
@@ -32,7 +32,7 @@ def select_best_resolution(h: int, w: int, pinpoints: Sequence[tuple[int, int]])
     """
     The canvas (height, width) on which most of the image's pixels survive.
 
-    Of equal ones that which wastes least, then the first of the list.
+    Among equals the one that wastes least, then the first in the list.
 
     Raises:
         ValueError: `h` or `w` is below 1, or there are no `pinpoints`; the message begins with
