@@ -1,4 +1,4 @@
-"""Kata week12/batch_invariant_matmul: the bits of a row do not depend on who shares its batch.
+"""Kata week12/batch_invariant_matmul: the bits of a row do not depend on what shares its batch.
 
 Every product is computed by the same tiles in the same order, whatever the number of rows. Where
 the chip has a tensor memory accelerator and the strides suit it, tiles travel by descriptor.
@@ -90,7 +90,7 @@ def batch_invariant_matmul(
     a @ b, contiguous, in the dtype of the operands; each row has the same bits in every batch.
 
     The bits of a row depend on that row of `a` and on `b`, not on the number of rows, on where
-    the row stands, or on the others. Sums are float32 and rounded once, at the end; float32
+    the row is, or on the others. Sums are float32 and rounded once, at the end; float32
     operands are multiplied in full precision. Strides are free, and nothing is copied.
 
     Raises:

@@ -2,7 +2,7 @@
 
 P is computed again from q, k and lse, once where a tile of keys stays on chip and gathers dk and
 dv, and once where a tile of queries does and gathers dq. Nothing else crosses memory but the
-inputs, the gradients and two numbers a query.
+inputs, the gradients and two numbers per query.
 """
 
 import math

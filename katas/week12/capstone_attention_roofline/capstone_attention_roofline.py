@@ -1,7 +1,7 @@
 """Kata week12/capstone_attention_roofline: three attentions timed, placed, reported, audited.
 
 Work is computed from shapes, never guessed from times; the report is written from the table of
-results, and whoever reads it can compute it again.
+results, and any reader can compute it again.
 """
 
 import csv
@@ -122,7 +122,7 @@ class Bench(Protocol):
     def seconds(
         self, launch: Callable[[], object], *, repetitions: int, flush_bytes: int
     ) -> list[float]:
-        """Time launches one by one, after so many bytes have been written before each."""
+        """Time launches one by one, after `flush_bytes` bytes have been written before each."""
         ...
 
 
@@ -132,7 +132,7 @@ def work(impl: str, shape: Shape) -> Work:
 
     FLOPs are those of both products, half of them where causal; bytes know no mask. `naive` moves
     q and k in, scores out, scores in, probabilities out, probabilities and v in, o out, and stores
-    scores and probabilities. The others move q, k and v in, o and one log-sum-exp a row out, and
+    scores and probabilities. The others move q, k and v in, o and one log-sum-exp per row out, and
     store the latter.
 
     Raises:
@@ -160,9 +160,9 @@ def measure(
 
 def next_step(rows: Sequence[Row], machine: Machine) -> Step:
     """
-    Choose the row of `flash` with the most seconds above what its roof allows, the first of equals.
+    Choose the first row of `flash` with the most seconds above what its roof allows.
 
-    Its gain is how many times faster it were on the roof. A row is bound by "memory" where its
+    Its gain is how many times faster it would be on the roof. A row is bound by "memory" where its
     intensity is below the ridge, by "compute" otherwise.
     """
     raise NotImplementedError  # TODO(kata): seconds above the roof (about 7 lines with helpers)
@@ -172,7 +172,7 @@ def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     """
     Write what is to be handed in, as text by file name, each from `rows` alone.
 
-    `bench.csv` has the fields of `Row` as header and one line a row. `roofline.json` has `machine`,
+    `bench.csv` has the fields of `Row` as header, and a line per row. `roofline.json` has `machine`,
     `points` and `next_step`; a point has impl, n, causal, intensity, flops_per_s, roof (FLOP/s),
     fraction, bound and speedup (naive's median time over its own). `roofline.svg` shows the points.
     `REPORT.md` has them as tables, numbers with four digits (`.4g`).
@@ -182,12 +182,12 @@ def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
 
 def load(folder: Path, machine: Machine) -> list[Row]:
     """
-    Read the results of a folder, and refuse what does not hang together.
+    Read the results of a folder, and refuse what is inconsistent.
 
     Raises:
         ValueError: the message begins with the file's name; in `bench.csv` the line (the header is
             line 1) and the column follow, as in "bench.csv:3: fraction: …". Refused are another
-            header, what is no value of its column, an `impl` that is none, sizes below 1, fewer
+            header, what is not a value of its column, an unknown `impl`, sizes below 1, fewer
             than 5 repetitions, times that are not above 0, finite and in order (p20 ≤ p50 ≤ p80),
             a derived column that is not what follows (floats within 1e-9), `flops_per_s` more than
             2 % above the roof; no rows; a shape without each of `IMPLS` exactly once (the message
@@ -205,7 +205,7 @@ def capstone_attention_roofline(
     bench: Bench,
     folder: Path,
 ) -> Step:
-    """Measure, write the artifacts into a folder that is there, and say what to do next."""
+    """Measure, write the artifacts into a folder that exists, and say what to do next."""
     raise NotImplementedError  # TODO(kata): measure, write, choose (about 4 lines)
 
 

@@ -39,7 +39,7 @@ LINKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes a parameter: its weight, its gradient, and what else the optimizer keeps."""
+    """Bytes per parameter: its weight, its gradient, and what else the optimizer keeps."""
 
     weight: int
     gradient: int
@@ -124,7 +124,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
-        """Update the weights; `gradient` is of no use afterwards."""
+        """Update the weights; `gradient` holds nothing useful afterwards."""
         self.steps += 1
         self.mean.mul_(0.9).add_(gradient, alpha=0.1)
         self.square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
@@ -256,7 +256,7 @@ def report(
     """
     Train under each mode, project a step of ONE_B on four GPUs, and write both to `outdir`.
 
-    Every rank calls it; rank 0 alone writes, into a folder that is there.
+    Every rank calls it; rank 0 alone writes, into a folder that exists.
     """
     # TODO(kata): train, audit, trace, project, write (about 25 lines with helpers)
     raise NotImplementedError

@@ -140,7 +140,7 @@ def int4(model: nn.Module) -> nn.Module:
 
 
 def save_log(path: Path, log: Sequence[Step]) -> None:
-    """Write a log, a step a line."""
+    """Write a log, one step per line."""
     lines = (asdict(step) | {"emitted": [*step.emitted.items()]} for step in log)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -234,7 +234,7 @@ class Engine:
 
     def run(self, requests: Sequence[Request]) -> list[Step]:
         """
-        Serve all of `requests`, in order of arrival; those that arrive together as they are given.
+        Serve all of `requests`, in order of arrival; those that arrive together in the order given.
 
         Raises:
             ValueError: prompt and answer of a request may be longer than `limits.room`.
@@ -251,7 +251,7 @@ def replay(
     limits: Limits = LIMITS,
 ) -> Totals:
     """
-    Go through somebody's log, believe nothing that can be recomputed, and sum it up.
+    Go through any log, believe nothing that can be recomputed, and sum it up.
 
     Raises:
         ValueError: no engine of this stage can have written it; the message begins with
@@ -278,7 +278,7 @@ def report(
     """
     Serve each of `workloads` in all four stages, and write what proves it to `outdir`.
 
-    `workloads` has "lone" and "burst", `heldout` is tokens `[n]`. The folder is made if need be.
+    `workloads` has "lone" and "burst", `heldout` is tokens `[n]`. The folder is created if needed.
     """
     # TODO(kata): serve, replay, sum up, write (about 60 lines with helpers)
     raise NotImplementedError

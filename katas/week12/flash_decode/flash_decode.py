@@ -59,7 +59,7 @@ def flash_decode(
         q: One query for each head; d is 16, 32, 64 or 128.
         k: Keys, with room for s of them.
         v: Values.
-        seq_lens: How many keys each sequence has, 0 to s; on a GPU nobody looks.
+        seq_lens: How many keys each sequence has, 0 to s; not checked on a GPU.
         split_size: Keys that one program attends to.
 
     Raises:

@@ -61,7 +61,7 @@ def paged_attention(
         k_cache: Keys, in blocks of a power of two tokens.
         v_cache: Values.
         block_tables: Which blocks hold each sequence; entries past its end may be anything.
-        seq_lens: How many tokens each sequence has, 0 to maxb · bs; on a GPU nobody looks.
+        seq_lens: How many tokens each sequence has, 0 to maxb · bs; not checked on a GPU.
         scale: What scores are multiplied by.
 
     Raises:
@@ -91,11 +91,11 @@ def write_kv(
         v: Values.
         k_cache: Where keys go.
         v_cache: Where values go.
-        slot_mapping: The slot of each token, no two alike but for the negative ones.
+        slot_mapping: The slot of each token, no two equal except negative ones.
 
     Raises:
         ValueError: an argument is not as said above, dtypes or devices differ, a slot lies past the
-            caches (on a GPU nobody looks), or bfloat16 tensors are on the CPU.
+            caches (not checked on a GPU), or bfloat16 tensors are on the CPU.
     """
     raise NotImplementedError  # TODO(kata): check, launch (about 7 lines)
 
