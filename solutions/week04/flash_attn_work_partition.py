@@ -89,7 +89,7 @@ def exchange_bytes(split: Literal["k", "q"], Br: int, d: int, warps: int) -> int
 
     Split "k": each warp has some of the keys and all queries, so its row maxima, row sums and
     output [Br, d], all float32, are written once and read once. Split "q": each warp has some of
-    the queries and all keys. A single warp shares with nobody.
+    the queries and all keys. A single warp exchanges nothing.
 
     Raises:
         ValueError: `split` is neither "k" nor "q".

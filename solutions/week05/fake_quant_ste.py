@@ -70,7 +70,7 @@ def fake_quantize(
     and has no gradient.
 
     Raises:
-        ValueError: `qmin` is not below `qmax`; `axis` is none of those of `x`; `scale` is of
+        ValueError: `qmin` is not below `qmax`; `x` has no such `axis`; `scale` is of
             another shape than `axis` asks for, or not finite and above 0 everywhere. The message
             begins with the argument's name.
 
@@ -102,7 +102,7 @@ def absmax_scale(
     int32.
 
     Raises:
-        ValueError: `bits` is not within 2 to 16, or `axis` is none of those of `w`; the message
+        ValueError: `bits` is not within 2 to 16, or `w` has no such `axis`; the message
             begins with the argument's name.
     """
     if not 2 <= bits <= 16:

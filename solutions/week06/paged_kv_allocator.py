@@ -133,7 +133,7 @@ class BlockManager:
 
     def slot_mapping(self, seq: Hashable) -> Int64[np.ndarray, " n"]:
         """
-        Give the slot of each token of a sequence, in their order.
+        Give the slot of each token of a sequence, in order.
 
         Raises:
             KeyError: there is no `seq`.

@@ -18,7 +18,7 @@ State = dict[str, Any]
 def as_groups(
     params: Iterable[Tensor] | Iterable[Mapping[str, Any]], **defaults: object
 ) -> list[Group]:
-    """Return the parameter groups of torch.optim: dicts with "params", filled up by `defaults`."""
+    """Return the parameter groups of torch.optim: dicts with "params", completed by `defaults`."""
     listed: list[Any] = list(params)
     if listed and isinstance(listed[0], Tensor):
         listed = [{"params": listed}]

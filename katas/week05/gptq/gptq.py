@@ -67,7 +67,7 @@ def gptq(
     """
     Quantize `w` so that x wᵀ changes little: column by column, each error passed on.
 
-    Columns are rounded in their order, each to the nearest code, and after each the columns to
+    Columns are rounded in order, each to the nearest code, and after each the columns to
     its right are moved to make up for its error as well as they can, in the least squares of
     H = xᵀx + damp · mean(diagonal of xᵀx) · I. A group's grid is that of its weights as they are
     when the first of them is to be rounded. Columns that `x` never uses become 0 first. Computed

@@ -71,7 +71,7 @@ class PrefixBlockManager:
 
     def free(self, seq: Hashable) -> None:
         """
-        Let a sequence go; blocks that nobody holds any more queue up, the last one first.
+        Let a sequence go; blocks that are no longer held queue up, the last one first.
 
         Raises:
             KeyError: there is no `seq`.

@@ -81,7 +81,7 @@ class BlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
-        raise NotImplementedError  # TODO(kata): give back what nobody holds (about 4 lines)
+        raise NotImplementedError  # TODO(kata): give back what is no longer held (about 4 lines)
 
     def block_table(self, seq: Hashable) -> list[int]:
         """
@@ -94,7 +94,7 @@ class BlockManager:
 
     def slot_mapping(self, seq: Hashable) -> Int64[np.ndarray, " n"]:
         """
-        Give the slot of each token of a sequence, in their order.
+        Give the slot of each token of a sequence, in order.
 
         Raises:
             KeyError: there is no `seq`.

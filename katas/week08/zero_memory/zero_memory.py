@@ -93,7 +93,7 @@ def peak_memory(units: Sequence[Unit], mode: str, world: int) -> int:
 
 def max_params(world: int, stage: int, mem: int, precision: str = "mixed-bf16") -> int:
     """
-    The largest model whose states fit into `mem` bytes a rank.
+    The largest model whose states fit into `mem` bytes per rank.
 
     Raises:
         ValueError: `mem` is negative, or an argument is refused by `model_states`. The message

@@ -172,7 +172,7 @@ def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     """
     Write what is to be handed in, as text by file name, each from `rows` alone.
 
-    `bench.csv` has the fields of `Row` as header, and a line per row. `roofline.json` has `machine`,
+    `bench.csv` has the fields of `Row` as header and a line per row. `roofline.json` has `machine`,
     `points` and `next_step`; a point has impl, n, causal, intensity, flops_per_s, roof (FLOP/s),
     fraction, bound and speedup (naive's median time over its own). `roofline.svg` shows the points.
     `REPORT.md` has them as tables, numbers with four digits (`.4g`).
