@@ -53,8 +53,8 @@ def memory_bytes(model: Model, tp: int, pp: int, m: int) -> float:
     """
     Return what the fullest GPU holds: weights, optimizer, and activations under 1F1B.
 
-    Activations of a layer take 10 + 24 / tp bytes per channel and token, without those of attention,
-    which are recomputed. Source: Korthikanti et al. (arXiv 2205.05198), table 2.
+    Activations of a layer take 10 + 24 / tp bytes per channel and token, without those of
+    attention, which are recomputed. Source: Korthikanti et al. (arXiv 2205.05198), table 2.
     """
     layers = model.layers // pp
     state = STATE_BYTES * layers * model.layer_params / tp

@@ -160,7 +160,7 @@ def measure(
 
 def next_step(rows: Sequence[Row], machine: Machine) -> Step:
     """
-    Choose the first row of `flash` with the most seconds above what its roof allows.
+    Choose the row of `flash` with the most seconds above its roof, the first among equals.
 
     Its gain is how many times faster it would be on the roof. A row is bound by "memory" where its
     intensity is below the ridge, by "compute" otherwise.
