@@ -40,6 +40,11 @@ template <int LEFT> __device__ void wait() {
     asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
 }
 
+// for the thread's pieces, the k-th of which is piece `at` of the row; at most -DPIECES=…
+#define EACH_PIECE \
+    _Pragma("unroll 4") for (int k = 0, at = threadIdx.x; k < PIECES; k++, at += step) \
+        if (at < pieces)
+
 // the sum over the threads of the block; every thread gets it. One barrier: who needs two sums in a
 // row gives them two places, as warps may still read the first when others write the second
 __device__ float block_sum(float value, float* place) {
@@ -68,43 +73,35 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
 
     for (int ahead = 0; ahead < STAGES - 1; ahead++)
         fetch(blockIdx.x + (long long)ahead * gridDim.x, ahead);
-    // use(k, at) for the thread's pieces, the k-th of which is piece `at` of the row
-    auto each = [&](auto use) {
-#pragma unroll 4
-        for (int k = 0; k < PIECES; k++) {
-            const int at = threadIdx.x + k * step;
-            if (at < pieces) use(k, at);
-        }
-    };
     // few pieces stay in registers, and what they are scaled by does for all rows
     constexpr bool KEEPS = PIECES <= 4;
     Piece kept[KEEPS ? PIECES : 1], scales[KEEPS ? PIECES : 1], shifts[KEEPS ? PIECES : 1];
     const Piece *all_scales = (const Piece*)gamma, *all_shifts = (const Piece*)beta;
-    if (KEEPS) each([&](int k, int at) { scales[k] = all_scales[at], shifts[k] = all_shifts[at]; });
+    if (KEEPS) EACH_PIECE scales[k] = all_scales[at], shifts[k] = all_shifts[at];
 
     int stage = 0;
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         fetch(row + (STAGES - 1ll) * gridDim.x, (stage + STAGES - 1) % STAGES);
         wait<STAGES - 1>();
         const Piece* here = stages + stage * pieces;
-        if (KEEPS) each([&](int k, int at) { kept[k] = here[at]; });
+        if (KEEPS) EACH_PIECE kept[k] = here[at];
 
         float sum = 0;
-        each([&](int k, int at) {
+        EACH_PIECE {
             const Piece piece = KEEPS ? kept[k] : here[at];
             for (int e = 0; e < 8; e++) sum += (float)piece.held[e];
-        });
+        }
         const float mean = block_sum(sum, scratch) / cols;
         sum = 0;
-        each([&](int k, int at) {
+        EACH_PIECE {
             const Piece piece = KEEPS ? kept[k] : here[at];
             for (int e = 0; e < 8; e++) {
                 const float apart = (float)piece.held[e] - mean;
                 sum += apart * apart;
             }
-        });
+        }
         const float rstd = rsqrtf(block_sum(sum, scratch + 8) / cols + eps);
-        each([&](int k, int at) {
+        EACH_PIECE {
             Piece piece = KEEPS ? kept[k] : here[at];
             const Piece scale = KEEPS ? scales[k] : all_scales[at];
             const Piece shift = KEEPS ? shifts[k] : all_shifts[at];
@@ -113,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
                 piece.held[e] = T(unit * (float)scale.held[e] + (float)shift.held[e]);
             }
             ((Piece*)(y + row * cols))[at] = piece;
-        });
+        }
         stage = (stage + 1) % STAGES;
     }
 }
