@@ -80,7 +80,7 @@ def test_short_kernels_are_launched(kata, oracle, profile, time_ns, launch_s, ki
         ({"sm": 0.6, "memory": 0.1, "fma": 0.6}, ("compute", "fma")),
         ({"sm": 0.8, "memory": 0.8, "dram": 0.8, "fma": 0.8}, ("bandwidth", "dram")),
         ({"sm": 0.81, "memory": 0.8, "dram": 0.8, "fma": 0.81}, ("compute", "fma")),
-        ({"sm": 0.1, "memory": 0.9, "dram": 0.1, "l2": 0.61, "l1": 0.9}, ("bandwidth", "l2")),
+        ({"sm": 0.1, "memory": 0.9, "dram": 0.1, "l2": 0.6, "l1": 0.9}, ("bandwidth", "l2")),
         ({"sm": 0.1, "memory": 0.9, "dram": 0.7, "l2": 0.9, "l1": 0.8}, ("bandwidth", "dram")),
         ({"sm": 0.1, "memory": 0.9, "dram": 0.59, "l2": 0.5, "l1": 0.6}, ("bandwidth", "l1")),
         ({"sm": 0.1, "memory": 0.7, "dram": 0.3, "l2": 0.5, "l1": 0.4}, ("bandwidth", "l2")),
