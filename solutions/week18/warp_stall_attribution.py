@@ -263,7 +263,7 @@ class _Code:
 
     def _runs_on(self, at: int, following: int) -> bool:
         """Whether one always goes on to the other, and is the only one that does."""
-        if at < 0 or following >= len(self.instrs):
+        if following == len(self.instrs):
             return False
         return self.before[following] == {at} and self.names[at] not in ("BRA", "CALL", "EXIT")
 

@@ -242,7 +242,9 @@ def test_write_that_may_not_happen_keeps_the_older_one(blamed, guard, expected):
 
 
 def test_predicates_are_waited_for(blamed):
-    found = blamed("FCHK P0, R23, R24", "NOP", ("@!P0 BRA 4", {"short_sb": 3}), "NOP", "EXIT")
+    found = blamed(
+        "FCHK P0, R23, R24", "S2R R2, SR_TID.X", ("@!P0 BRA 4", {"short_sb": 3}), "NOP", "EXIT"
+    )
     assert found == {0: {"short_sb": 3}}
 
 
