@@ -69,7 +69,7 @@ FORMS = frozenset({"clone", "contiguous", "copy", "detach", "double", "float", "
 ATOMS = (ast.Attribute, ast.Call, ast.Constant, ast.Name, ast.Subscript)
 # of NumPy's, as kernels call them
 NUMBER_TYPES = frozenset({"float32", "float64", "int32", "int64", "uint32", "uint64"})
-# what only a clock shows, or a device
+# what only a clock shows, or a device; `strict` of a zip, an assertion of the reference's own
 HINTS = frozenset(
     {
         "cache_modifier",
@@ -79,6 +79,7 @@ HINTS = frozenset(
         "num_ctas",
         "num_stages",
         "num_warps",
+        "strict",
     }
 )
 

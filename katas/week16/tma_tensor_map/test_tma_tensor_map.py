@@ -145,7 +145,7 @@ def test_every_float_has_a_nan(tensor_map, loads, dtype):
 
 @pytest.mark.parametrize("coords", [[1, 1, 1, 1, 1], [-2, 2, -1, 1, -2], [6, -1, 3, 4, 5]], ids=str)
 def test_boxes_have_five_dimensions(tensor_map, loads, coords):
-    five = {"dims": [8, 4, 5, 6, 7], "strides": [48, 208, 1056, 6400], "box": [8, 2, 3, 2, 3]}
+    five = {"dims": [8, 4, 5, 6, 7], "strides": [48, 208, 1056, 6400], "box": [8, 2, 3, 4, 3]}
     loads(tensor_map(**five, elem_strides=[1, 1, 2, 1, 2], swizzle=32), coords)
 
 
