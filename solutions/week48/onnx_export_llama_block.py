@@ -135,20 +135,15 @@ class _Export:
             return self.names[value]
         return self.to.node("Cast", self.names[value], to=ELEMENTS[dtype])
 
-    def sizes(self, sizes: Iterable[object]) -> str:
+    def size(self, size: object) -> str:
+        """A number or a symbol, as a tensor of one element."""
+        return self.names[size] if isinstance(size, fx.Node) else self.to.constant([size])
+
+    def sizes(self, sizes: list) -> str:
         """Numbers and symbols as one tensor."""
-        parts, numbers = [], []
-        for size in sizes:
-            if isinstance(size, fx.Node):
-                if numbers:
-                    parts.append(self.to.constant(numbers))
-                parts.append(self.names[size])
-                numbers = []
-            else:
-                numbers.append(size)
-        if numbers or not parts:
-            parts.append(self.to.constant(numbers))
-        return parts[0] if len(parts) == 1 else self.to.node("Concat", *parts, axis=0)
+        if any(isinstance(size, fx.Node) for size in sizes):
+            return self.to.node("Concat", *map(self.size, sizes), axis=0)
+        return self.to.constant(sizes)
 
 
 def _dtype(node: fx.Node) -> torch.dtype:
@@ -171,12 +166,12 @@ def _nothing(export: _Export, node: fx.Node, *args: object) -> None:
 @_handles(operator.add, operator.mul)
 def _of_sizes(export: _Export, node: fx.Node, a: object, b: object) -> str:
     op = "Add" if node.target is operator.add else "Mul"
-    return export.to.node(op, export.sizes([a]), export.sizes([b]))
+    return export.to.node(op, export.size(a), export.size(b))
 
 
 @_handles(aten.arange.default)
 def _arange(export: _Export, node: fx.Node, end: object) -> str:
-    scalar = export.to.node("Squeeze", export.sizes([end]))
+    scalar = export.to.node("Squeeze", export.size(end))
     return export.to.node("Range", export.to.constant(0), scalar, export.to.constant(1))
 
 
@@ -218,8 +213,8 @@ def _slice(
     end: object = None,
     step: int = 1,
 ) -> str:
-    first = export.sizes([0 if start is None else start])
-    last = export.sizes([torch.iinfo(torch.int64).max if end is None else end])
+    first = export.size(0 if start is None else start)
+    last = export.size(torch.iinfo(torch.int64).max if end is None else end)
     axis, by = export.to.constant([dim]), export.to.constant([step])
     return export.to.node("Slice", export.names[x], first, last, axis, by)
 
