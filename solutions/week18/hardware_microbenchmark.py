@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log2
 from statistics import median
 
 # one instruction in PTX, on the register that it reads and writes, and its name in SASS
@@ -155,8 +154,8 @@ def _slope(measure: Measure, ilp: int, warps: int) -> float:
 
 def _power_of_two(name: str, value: float, tolerance: float) -> int:
     """The power of two, of 1 to `LANES`, that a measured value is near to."""
-    nearest = 2 ** round(log2(value)) if value > 0 else 0
-    if not 1 <= nearest <= LANES or abs(value / nearest - 1) > tolerance:
+    nearest = min((1, 2, 4, 8, 16, LANES), key=lambda power: abs(value / power - 1))
+    if abs(value / nearest - 1) > tolerance:
         raise RuntimeError(f"{name}: expected a power of two of 1 to {LANES}, found {value}")
     return nearest
 

@@ -56,12 +56,21 @@ def test_hidden_instructions_are_found(kata, oracle, seed, cost):
     [
         lambda n, ilp, warps: 1000,
         lambda n, ilp, warps: 5000 - 4 * n,
+        lambda n, ilp, warps: 300 + (4 * n if warps == 1 else 5000),
         lambda n, ilp, warps: 300 + n * max(9, 2 * warps * ilp) // 2,
         lambda n, ilp, warps: 300 + n * max(4, -(-warps // 4) * ilp * 3),
         lambda n, ilp, warps: 300 + n * max(4, -(-warps // 8) * ilp),
         lambda n, ilp, warps: 300 + n * max(64, -(-warps // 4) * ilp * 64),
     ],
-    ids=["constant", "less for more", "latency 4.5", "every 3 cycles", "8 issue", "every 64"],
+    ids=[
+        "constant",
+        "less for more",
+        "constant for many",
+        "latency 4.5",
+        "every 3 cycles",
+        "8 issue",
+        "every 64",
+    ],
 )
 def test_times_of_no_machine_are_refused(kata, oracle, measure):
     assert kata.infer_instruction(oracle.Pipe(random.Random(0), 4, 1)) == (4, 128)
