@@ -164,15 +164,21 @@ def test_a_block_that_fits_nowhere_is_refused(kata):
     assert g.tolist() == [7] * 40
 
 
-def test_the_first_of_several_mistakes_is_told(kata):
-    g, short = np.ones(40, np.float32), np.zeros(1)
-    for machine, limit, name in (
-        (machine_of(kata, warps=1), 0.0, "max_norm"),
-        (machine_of(kata, warps=1), 1.0, "block"),
-        (machine_of(kata), 1.0, "blocks"),
+def test_the_first_of_several_mistakes_is_told_and_nothing_is_changed(kata):
+    given = {"g": np.ones(40, np.float32), "norm": np.full(1, 7.0), "partials": np.full(1, 9.0)}
+    before = {name: values.tolist() for name, values in given.items()}
+    for machine, limit, blocks, name in (
+        (machine_of(kata, warps=1), 0.0, 9, "max_norm"),
+        (machine_of(kata, warps=1), 1.0, 9, "block"),
+        (machine_of(kata), 1.0, 9, "blocks"),
+        (machine_of(kata), 1.0, 3, "partials"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):
-            kata.grid_sync_grad_clip(g, limit, None, short, machine=machine, blocks=9, block=64)
+            kata.grid_sync_grad_clip(
+                **given, max_norm=limit, machine=machine, blocks=blocks, block=64
+            )
+        found = {name: values.tolist() for name, values in given.items()}
+        assert found == before, f"{name} refused: expected {before}, found {found}"
 
 
 def test_there_may_be_more_partial_sums_than_threads(kata):
