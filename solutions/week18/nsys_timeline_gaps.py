@@ -203,7 +203,7 @@ class _Calls:
     def ranges(self, correlations: Iterable[int]) -> dict[int, str]:
         """For each call the innermost range of its thread in which it began, if there is one."""
         events = [(start, thread, 0, end, text) for start, end, thread, text in self._ranges]
-        calls = (self._calls[one] for one in set(correlations) if one in self._calls)
+        calls = (self._calls[one] for one in correlations if one in self._calls)
         events += [(call.start, call.thread, 1, call.correlation, "") for call in calls]
         events.sort(key=lambda event: event[:3])
         open_ranges = defaultdict(list)  # of each thread: the one that began last first

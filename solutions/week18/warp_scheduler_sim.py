@@ -99,11 +99,11 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, found {policy!r}")
     landing: list[dict[str, tuple[int, str]]] = [{} for _ in range(warps)]
     free: dict[str, int] = defaultdict(int)  # from when on a pipe takes another
-    left = dict.fromkeys(range(warps if program else 0), 0)  # warps with work: where they are
-    waits = [(0, "wait")] * warps  # for its next instruction: until when, and for what
+    left = dict.fromkeys(range(warps), 0) if program else {}  # warps with work: where they are
     stalls: Counter[str] = Counter()
     order: list[int] = []
     now = eligible_cycles = 0
+    waits = [(now, "wait")] * warps  # for its next instruction: until when, and for what
     last = -1
     while left:
         ready_at = {
@@ -139,7 +139,7 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
         else:
             following = program[left[chosen]]
             known = (landing[chosen].get(r) for r in (*following.srcs, following.dst))
-            waits[chosen] = max(filter(None, known), key=itemgetter(0), default=(0, "wait"))
+            waits[chosen] = max(filter(None, known), key=itemgetter(0), default=(now, "wait"))
     return Stats(
         cycles=now,
         issued=len(order),
