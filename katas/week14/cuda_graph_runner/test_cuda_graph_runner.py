@@ -90,14 +90,19 @@ def test_rows_that_pad_leave_their_sequences_alone(served, device, seed):
         assert_untouched(state, before, batch, f"{batch} tokens after a batch of 8")
 
 
-def test_earlier_results_stay_what_they_are(served, device, seed):
+# part of a bucket; all of one
+@pytest.mark.parametrize("batch", [3, 4])
+def test_earlier_results_stay_what_they_are(served, device, seed, batch):
     runner, _, _, _, _ = served()
     runner.capture()
-    first = runner(tokens_of(3, seed, device))
+    first = runner(tokens_of(batch, seed, device))
     kept = first.clone()
-    for batch in (4, 3, 8, 1):
-        runner(tokens_of(batch, seed + 1, device))
-        assert torch.equal(first, kept), f"a result of 3 rows changed in a call with {batch} tokens"
+    for later in (4, 3, 8, 1):
+        runner(tokens_of(later, seed + 1, device))
+        assert torch.equal(first, kept), (
+            f"a result of {batch} rows changed in a call with {later} tokens: "
+            f"expected {kept[0, :3].tolist()} …, found {first[0, :3].tolist()} …"
+        )
 
 
 def test_results_are_the_callers_to_change(served, device, seed):
@@ -110,13 +115,15 @@ def test_results_are_the_callers_to_change(served, device, seed):
         found.fill_(7)
 
 
-def test_tokens_are_left_as_they_are(served, device, seed):
+# a batch for a graph; one without
+@pytest.mark.parametrize("batch", [6, 11])
+def test_tokens_are_left_as_they_are(served, device, seed, batch):
     runner, _, twin, step, _ = served()
     runner.capture()
-    whole = tokens_of(12, seed, device)
+    whole = tokens_of(2 * batch, seed, device)
     before, every_other = whole.clone(), whole[1::2]
     expected = step(every_other, twin)
-    assert_close(runner(every_other), expected, "every other of 12 tokens: logits")
+    assert_close(runner(every_other), expected, f"every other of {2 * batch} tokens: logits")
     assert torch.equal(whole, before), f"tokens: expected {before}, found {whole}"
 
 
@@ -157,6 +164,25 @@ def test_the_smallest_bucket_that_holds_the_batch_is_replayed(served, oracle, se
         runner(tokens_of(batch, seed))
     # batches of 9 and 10 run without a graph
     assert graphs.replayed == [1, 2, 4, 4, 8, 8, 8, 8]
+
+
+def test_each_bucket_is_warmed_up(oracle, kata, seed):
+    class Fused(oracle.Decoder):
+        """Launches kernels of its own for one token, and for two."""
+
+        def __call__(self, tokens, state):
+            logits = super().__call__(tokens, state)
+            return {1: torch.neg, 2: torch.abs}.get(len(tokens), torch.clone)(logits)
+
+    step = Fused(device="cpu", seed=seed)
+    state = oracle.make_state(sequences=4, device="cpu", seed=seed)
+    twin = state.twin()
+    runner = kata.GraphRunner(step, state, [2, 1, 4], oracle.FakeGraphs())
+    runner.capture()
+    for batch in (1, 2, 4):
+        tokens = tokens_of(batch, seed)
+        expected = step(tokens, twin)
+        assert_close(runner(tokens), expected, f"{batch} tokens, buckets [2, 1, 4]: logits")
 
 
 def test_what_a_capture_raises_goes_through(served, oracle, kata, seed):
