@@ -61,6 +61,7 @@ def test_lengths_of_chunks_differ_by_one_at_most(kata, oracle, n, chunks):
         shown = f"{n} elements, chunks = {chunks}: {engine} of {lengths}"
         assert len(lengths) == min(n, chunks), f"{shown}: expected {min(n, chunks)} of them"
         assert max(lengths) - min(lengths) <= 1, f"{shown}: expected lengths that differ by 1"
+        assert sum(lengths) == n, f"{shown}: expected {n} elements in all, found {sum(lengths)}"
 
 
 def test_nothing_to_do(kata, oracle):
@@ -68,6 +69,7 @@ def test_nothing_to_do(kata, oracle):
     dev.pin(nothing)
     assert kata.stream_overlap_pipeline(dev, nothing, nothing, tripled_and_one, 4) is nothing
     assert dev.lengths == {"copy in": [], "kernel": [], "copy out": []}
+    assert dev.device_bytes == 0, f"no elements: expected no memory, found {dev.device_bytes} bytes"
 
 
 def test_dst_may_be_src(kata, oracle):
@@ -161,6 +163,7 @@ REFUSED = {
     "src with rows": ({"src": torch.zeros(4, 5), "dst": torch.zeros(4, 5)}, "src"),
     "dst too short": ({"dst": torch.zeros(19)}, "dst"),
     "dst of another shape": ({"dst": torch.zeros(4, 5)}, "dst"),
+    "dst with rows": ({"dst": torch.zeros(20, 1)}, "dst"),
     "dst of another dtype": ({"dst": torch.zeros(20, dtype=torch.float64)}, "dst"),
     "no chunks of nothing": ({"chunks": 0, "src": torch.zeros(0), "dst": torch.zeros(0)}, "chunks"),
 }
