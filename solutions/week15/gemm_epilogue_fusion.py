@@ -155,7 +155,7 @@ def gemm_epilogue_fusion(
             dtypes are not float16, devices differ, or `epilogue` is neither of the two.
     """
     _check(a, b, bias, aux)
-    visitor = EPILOGUES.get(epilogue, epilogue)
+    visitor = EPILOGUES.get(epilogue) if isinstance(epilogue, str) else epilogue
     if not isinstance(visitor, triton.KernelInterface):
         raise ValueError(f"epilogue: expected one of {', '.join(EPILOGUES)}, found {epilogue!r}")
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)

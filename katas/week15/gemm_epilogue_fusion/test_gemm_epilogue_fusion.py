@@ -42,7 +42,7 @@ def test_any_size_is_exact_in_integers(kata, device, m, n, k, biased, transposed
     want = a.double() @ b.double() + (bias.double() if biased else 0)
     c = kata.gemm_epilogue_fusion(a, b, "bias_relu", bias)
     assert c.is_contiguous()
-    assert torch.equal(c.double(), want.clamp(min=0))
+    assert_matches(c, want.clamp(min=0), same_precision=want.clamp(min=0).half())
 
 
 @pytest.mark.parametrize("of", ["a", "b"])
@@ -132,7 +132,8 @@ def test_aux_has_the_sums_before_the_activation(kata, device, step):
     room = torch.full((22, 40 * step + 2), 7.0, dtype=torch.float16, device=device)
     aux = room[1:21, 1 : 1 + 40 * step : step]
     kata.gemm_epilogue_fusion(a, b, "bias_gelu_aux", bias, aux)
-    assert torch.equal(aux.double(), a.double() @ b.double() + bias.double())
+    want = a.double() @ b.double() + bias.double()
+    assert_matches(aux, want, same_precision=want.half(), name="aux")
     aux.fill_(7.0)
     assert torch.equal(room, torch.full_like(room, 7.0)), "written around aux"
 
@@ -168,12 +169,16 @@ def scaled_residual(acc, bias, aux):
     return acc * bias + tl.load(aux[0], mask=aux[1], other=0.0)
 
 
+SHAPE = tl.constexpr("a visitor expects a bias of shape [1, BLOCK_N]")
+DTYPE = tl.constexpr("a visitor expects float32, of acc and of the bias")
+
+
 @triton.jit
 def tells_what_is_there(acc, bias, aux):
     found = acc * 0.0
     if bias is not None:
-        tl.static_assert(bias.shape[0] == 1 and bias.shape[1] == acc.shape[1])
-        tl.static_assert(bias.dtype == tl.float32 and acc.dtype == tl.float32)
+        tl.static_assert(bias.shape[0] == 1 and bias.shape[1] == acc.shape[1], SHAPE)
+        tl.static_assert(bias.dtype == tl.float32 and acc.dtype == tl.float32, DTYPE)
         found += 1.0
     if aux is not None:
         found += 2.0
@@ -187,7 +192,8 @@ def test_a_visitor_may_read_aux(kata, device):
     bias = torch.full((40,), 0.5, dtype=torch.float16, device=device)
     aux = (torch.arange(800, device=device).view(20, 40) - 32700).half()
     c = kata.gemm_epilogue_fusion(a, b, scaled_residual, bias, aux)
-    assert torch.equal(c.double(), 32768 + aux.double())
+    want = 32768 + aux.double()
+    assert_matches(c, want, same_precision=want.half())
 
 
 def test_a_visitor_is_told_what_there_is(kata, device):
@@ -238,7 +244,9 @@ def test_relu_takes_zero_for_what_it_is(kata, device):
     assert repr(visited(kata, "bias_relu", minus_zero, minus_zero[0])[0][0, 0].item()) == "-0.0"
 
 
-@pytest.mark.parametrize("unknown", [max, 3, None], ids=["function", "number", "none"])
+@pytest.mark.parametrize(
+    "unknown", [max, 3, None, ["plain"]], ids=["function", "number", "none", "list"]
+)
 def test_refuses_what_triton_cannot_call(kata, device, unknown):
     a = torch.ones(3, 3, dtype=torch.float16, device=device)
     with pytest.raises(ValueError, match="^epilogue: "):
@@ -258,6 +266,29 @@ def test_epilogue_costs_its_bias_and_nothing_else(kata, traffic):
     assert alone.stored_bytes == fused.stored_bytes == 32 * 40 * 2
     # each of the tile rows reads it once, and none is lower than 16
     assert fused.loaded_bytes - alone.loaded_bytes <= 32 // 16 * bias.nbytes
+
+
+@pytest.mark.parametrize("visitor", ["plain", "bias_gelu_aux", "reader"])
+def test_only_visitors_touch_aux(kata, traffic, visitor):
+    a, b, bias = (torch.randn(*size).half() for size in ((20, 16), (16, 40), (40,)))
+    aux = torch.zeros(20, 40, dtype=torch.float16)
+    with traffic() as t:
+        kata.gemm_epilogue_fusion(
+            a, b, scaled_residual if visitor == "reader" else visitor, bias, aux
+        )
+    assert t.of(aux).loaded_bytes == (1600 if visitor == "reader" else 0)
+    assert t.of(aux).stored_bytes == (1600 if visitor == "bias_gelu_aux" else 0)
+
+
+@pytest.mark.parametrize("programs", [1, 5], ids=["one", "five"])
+def test_each_tile_is_made_once(kata, traffic, monkeypatch, programs):
+    # GPUs differ in how many programs share the six tiles
+    monkeypatch.setattr(kata, "_programs", lambda a: programs)
+    a, b = torch.ones(32, 16, dtype=torch.float16), torch.ones(16, 40, dtype=torch.float16)
+    with traffic() as t:
+        c = kata.gemm_epilogue_fusion(a, b)
+    assert c.unique().tolist() == [16.0]
+    assert t.stored_bytes == 32 * 40 * 2
 
 
 def test_products_run_on_tensor_cores(compiled):
