@@ -72,6 +72,19 @@ def test_nothing_to_do(kata, oracle):
     assert dev.device_bytes == 0, f"no elements: expected no memory, found {dev.device_bytes} bytes"
 
 
+def test_src_is_copied_in_from_where_it_is(kata, oracle):
+    class Watched(oracle.SimDevice):
+        def h2d(self, to, source, stream):
+            sources.append(source.untyped_storage().data_ptr())
+            super().h2d(to, source, stream)
+
+    src, dst, sources, dev = numbers(30), torch.zeros(30, dtype=torch.int64), [], Watched()
+    dev.pin(src, dst)
+    kata.stream_overlap_pipeline(dev, src, dst, tripled_and_one, 10)
+    elsewhere = sum(source != src.untyped_storage().data_ptr() for source in sources)
+    assert elsewhere == 0, f"copies in: expected all from src, found {elsewhere} from elsewhere"
+
+
 def test_dst_may_be_src(kata, oracle):
     x, dev = numbers(30), oracle.SimDevice()
     dev.pin(x)
