@@ -156,14 +156,23 @@ def test_buckets_may_change_afterwards(served, oracle, seed):
     assert graphs.replayed == [4]
 
 
-def test_the_smallest_bucket_that_holds_the_batch_is_replayed(served, oracle, seed):
+# batches of 9 and 10 run without a graph; one and two digits
+@pytest.mark.parametrize(
+    ("buckets", "replayed"),
+    [(BUCKETS, [1, 2, 4, 4, 8, 8, 8, 8]), ([9, 3, 10], [3, 3, 3, 9, 9, 9, 9, 9, 9, 10])],
+    ids=str,
+)
+def test_the_smallest_bucket_that_holds_the_batch_is_replayed(
+    served, oracle, seed, buckets, replayed
+):
     graphs = oracle.FakeGraphs()
-    runner, *_ = served(graphs=graphs)
+    runner, *_ = served(buckets=buckets, graphs=graphs)
     runner.capture()
     for batch in range(1, 11):
         runner(tokens_of(batch, seed))
-    # batches of 9 and 10 run without a graph
-    assert graphs.replayed == [1, 2, 4, 4, 8, 8, 8, 8]
+    assert graphs.replayed == replayed, (
+        f"batches of 1 to 10, buckets {buckets}: expected {replayed}, found {graphs.replayed}"
+    )
 
 
 def test_each_bucket_is_warmed_up(oracle, kata, seed):
