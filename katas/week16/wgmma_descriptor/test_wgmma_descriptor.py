@@ -278,6 +278,7 @@ def test_wgmma_multiplies_what_lies_there(kata, oracle, seed, kind, majors, swiz
         ("elem_bytes", {"elem_bytes": 8}),
         ("swizzle", {"swizzle": 16}),
         ("major", {"major": "M"}),
+        ("major", {"major": "k"}),
         ("major", {"major": "MN", "elem_bytes": 1}),
         ("major", {"major": "MN", "elem_bytes": 4}),
         ("block", {"block": 4}),
