@@ -119,6 +119,3 @@ def test_a_hopper_is_what_is_published(kata, oracle, device):
         pytest.skip("the published figures are those of sm_90")
     assert kata.infer_instruction(oracle.gpu_pipe(kata, "ffma")) == (4, 128)
     assert kata.infer_instruction(oracle.gpu_pipe(kata, "fadd")) == (4, 128)
-    assert kata.infer_instruction(oracle.gpu_pipe(kata, "ex2"))[1] == 16
-    expected = kata.Banks(count=32, width=4, lanes_per_phase=oracle.HOPPER)
-    assert kata.infer_banks(oracle.gpu_smem) == expected
