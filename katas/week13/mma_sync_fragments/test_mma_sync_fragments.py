@@ -124,7 +124,12 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(kata, device):
     a[3, 7], b[9, 40] = NAN, INF
     want = torch.full((48, 48), 48.0, device=device)
     want[:, 40], want[3] = INF, NAN
-    assert torch.equal(kata.mma_gemm(a, b).nan_to_num(nan=-1.0), want.nan_to_num(nan=-1.0))
+    c = kata.mma_gemm(a, b)
+    for row, column in (c.nan_to_num(nan=-1.0) != want.nan_to_num(nan=-1.0)).nonzero().tolist():
+        pytest.fail(
+            "input: ones, but for a[3, 7] = nan and b[9, 40] = inf | "
+            f"at {(row, column)}: yours: {c[row, column]}, expected: {want[row, column]}"
+        )
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -133,6 +138,15 @@ def test_matrices_that_begin_between_pieces_of_16_bytes_are_refused(kata, device
     operands = {"a": room[:256].view(16, 16), "b": room[:256].view(16, 16)}
     operands[name] = room[4:].view(16, 16)
     with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.mma_gemm(**operands)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_transposed_matrix_is_refused(kata, device, name):
+    # it has no gaps, and lies by columns
+    operands = {one: torch.ones(32, 32, dtype=torch.float16, device=device) for one in "ab"}
+    operands[name] = operands[name].T
+    with pytest.raises(ValueError, match=f"^{name}: .*contiguous"):
         kata.mma_gemm(**operands)
 
 
