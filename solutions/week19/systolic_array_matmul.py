@@ -82,10 +82,9 @@ def mxu_matmul(a: Matrix, w: Matrix, array: Array) -> Matrix:
     _check(a, w)
     size = array.rows
     (m, k), n = a.shape, w.shape[1]
-    k_tiles, n_tiles = -(-k // size), -(-n // size)
-    padded_a = np.pad(a, [(0, 0), (0, k_tiles * size - k)])
-    padded_w = np.pad(w, [(0, k_tiles * size - k), (0, n_tiles * size - n)])
-    out = np.zeros((m, n_tiles * size))
+    padded_a = np.pad(a, [(0, 0), (0, -k % size)])
+    padded_w = np.pad(w, [(0, -k % size), (0, -n % size)])
+    out = np.zeros((m, padded_w.shape[1]))
     for row in range(0, k, size):
         rows = slice(row, row + size)
         for col in range(0, n, size):

@@ -62,7 +62,7 @@ def mxu_matmul(a: Matrix, w: Matrix, array: Array) -> Matrix:
     Raises:
         ValueError: a shape that does not fit; the message begins with the argument's name.
     """
-    # TODO(kata): tiles padded with zeros, partial results added up (about 15 lines)
+    # TODO(kata): tiles padded with zeros, partial results added up (about 10 lines)
     raise NotImplementedError
 
 
