@@ -235,7 +235,8 @@ def _launch(a: Tensor, b: Tensor, c: Tensor, programs: int) -> None:
     config = _config(a)
     blocks = {"GROUP_M": config.group_m, "BLOCK_M": config.m, "BLOCK_N": config.n}
     tiles, num_k = triton.cdiv(M, config.m) * triton.cdiv(N, config.n), triton.cdiv(K, config.k)
-    cut = tiles % programs
+    # a tile of one iteration stays whole: its program makes it like those of full waves
+    cut = tiles % programs if num_k > 1 else 0
     rest = cut * num_k
     sharers = min(programs, rest)
     shares = (tiles - cut, rest, sharers)

@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.judge import assert_matches
+
 NAN = float("nan")
 TILE = 16 * 16  # elements of a that an iteration of the interpreter's tiles loads
 BUILD = {"m": 1536, "n": 3072, "k": 8192, "dtype": "float16"}  # a case of kata.toml
@@ -136,10 +138,14 @@ def test_workspace_has_two_tiles_for_each_program(kata, device, dispatch, cost):
     cost.check("workspace", d.allocated_bytes - c.nbytes)
 
 
-def test_whole_waves_need_no_second_kernel(kata, traffic, dispatch):
-    a, b = gaps(32, 40), gaps(40, 32)
+@pytest.mark.parametrize(
+    ("k", "programs"), [(40, 2), (16, 3)], ids=["whole waves", "one iteration"]
+)
+def test_what_is_not_cut_needs_no_second_kernel(kata, traffic, dispatch, k, programs):
+    # four tiles: two for each program; or one is left over that cannot be cut
+    a, b = gaps(32, k), gaps(k, 32)
     with traffic() as t, dispatch() as d:
-        c = kata.stream_k_gemm(a, b, 2)
+        c = kata.stream_k_gemm(a, b, programs)
     assert t.launches == 1
     assert d.allocated_bytes == c.nbytes
 
@@ -160,7 +166,8 @@ def test_any_size_is_exact_in_integers(kata, device, m, n, k, programs, transpos
         a, b = a.T.contiguous().T, b.contiguous()
     c = kata.stream_k_gemm(a, b, programs)
     assert c.is_contiguous()
-    assert torch.equal(c.double(), a.double() @ b.double())
+    want = a.double() @ b.double()
+    assert_matches(c, want, same_precision=want.half())
 
 
 @pytest.mark.parametrize("programs", [1, 2, 3, 6])
@@ -202,6 +209,16 @@ def test_rows_may_begin_anywhere(kata, device):
     b = torch.ones(16, 8, dtype=torch.float16, device=device)
     for a in (ones[1:129].view(8, 16), ones[:16].expand(8, 16)):
         assert kata.stream_k_gemm(a, b, 1).tolist() == [[16.0] * 8] * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "programs"), [("b", None), ("programs", 0)], ids=["rows of b", "programs"]
+)
+def test_nothing_to_sum_is_checked_all_the_same(kata, device, name, programs):
+    a = torch.empty(5, 0, dtype=torch.float16, device=device)
+    b = torch.empty(3 if name == "b" else 0, 8, dtype=torch.float16, device=device)
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.stream_k_gemm(a, b, programs)
 
 
 # ---- what the compiler makes of it ---------------------------------------------------------
