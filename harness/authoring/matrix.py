@@ -202,7 +202,7 @@ def remember(kata: Kata, kills: Kills) -> None:
     write_atomically(_memory(kata), "\n".join([HEADING, *lines, ""]).encode())
 
 
-def cheapest_kills(failures: Sequence[tuple[str, str, float]], known: Kills = {}) -> Kills:  # noqa: B006 -- only read
+def cheapest_kills(failures: Sequence[tuple[str, str, float]], known: Kills | None = None) -> Kills:
     """
     Few cheap pairs that kill every wrong solution and prove every test.
 
@@ -212,7 +212,7 @@ def cheapest_kills(failures: Sequence[tuple[str, str, float]], known: Kills = {}
     """
     chosen: Kills = defaultdict(list)
     pairs = {(name, test) for name, test, _ in failures}
-    for name, tests in known.items():
+    for name, tests in (known or {}).items():
         if held := [test for test in tests if (name, test) in pairs]:
             chosen[name] = held
     proven = {function_name(test) for tests in chosen.values() for test in tests}

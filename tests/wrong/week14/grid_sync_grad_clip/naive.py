@@ -159,7 +159,7 @@ def prepared(g: Array, max_norm: float, norm: Array | None, block: int) -> Array
         raise ValueError(f"g: expected a 1-D array, found {g.ndim}-D")
     if g.dtype != np.float32:
         raise ValueError(f"g: expected float32, found {g.dtype}")
-    if g.size > 1 and g.strides != (g.itemsize,):
+    if g.size > 1 and g.strides != (g.dtype.itemsize,):
         raise ValueError(f"g: expected contiguous elements, found {g.strides[0]} bytes apart")
     if not max_norm > 0:
         raise ValueError(f"max_norm: expected a positive number, found {max_norm}")
