@@ -25,8 +25,9 @@ import torch
 import triton
 import triton.language as tl
 
+from harness.meters.dispatch import dispatch_meter
 from harness.simulators.triton_guards import OutOfBounds, install_bounds_guard
-from harness.simulators.triton_semantics import install_compiled_semantics
+from harness.simulators.triton_semantics import from_fp8, install_compiled_semantics, to_fp8
 
 FILE = Path(__file__).parent / "fixtures" / "semantics_kernels.py"
 LANES = 32
@@ -190,6 +191,29 @@ def test_every_fp8_number_widens_to_itself(kernels, target, dtype, form):
         codes = torch.arange(at, at + LANES, dtype=torch.uint8)
         found = interpreted(kernels.cast, codes.view(dtype), dtype=target).double().numpy()
         np.testing.assert_array_equal(found, form.decode(codes.numpy()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=["e4m3", "e5m2"])
+def test_a_cast_to_fp8_is_that_of_pytorch(dtype):
+    # all there is of bfloat16, as float32
+    x = (torch.arange(2**16, dtype=torch.int32) << 16).view(torch.float32)
+    x = x[~x.isnan()]
+    most = torch.finfo(dtype).max
+    want = x.clamp(-most, most).to(dtype).view(torch.uint8)
+    kind = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}[dtype]
+    np.testing.assert_array_equal(to_fp8(x.numpy(), kind), want.numpy())
+    codes = torch.arange(256, dtype=torch.uint8)
+    for target in (np.float16, np.float32):
+        found = from_fp8(codes.numpy(), kind, np.dtype(target))
+        np.testing.assert_array_equal(found, codes.view(dtype).float().numpy().astype(target))
+
+
+def test_casts_of_fp8_are_no_operators():
+    # what a kata forbids outside its kernels is not refused within one
+    with dispatch_meter() as seen:
+        bits = to_fp8(np.ones(LANES, np.float32), "e4m3")
+        from_fp8(bits, "e4m3", np.dtype(np.float16))
+    assert not seen.calls
 
 
 @pytest.mark.parametrize(
