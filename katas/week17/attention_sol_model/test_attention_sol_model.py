@@ -37,12 +37,23 @@ def test_fp8_is_read_as_bytes_and_written_in_16_bits(kata, gpus):
     assert found.hbm_s == close((2 * 64 * (64 + 192) + 2 * 64 * 64 * 2) / 6e4)
 
 
-@given(sq=st.integers(1, 12), sk=st.integers(1, 12), causal=st.booleans(), heads=st.integers(1, 3))
-def test_every_score_counts_once(kata, oracle, gpus, sq, sk, causal, heads):
-    found = kata.attention_times(2, heads, sq, sk, 16, causal, "float16", gpus["toy"])
-    seen = 2 * heads * oracle.scores(sq, sk, causal)
-    assert found.flops == 64 * seen
-    assert (found.tensor_s, found.exp_s) == (close(64 * seen / 12.288e6), close(seen / 12e3))
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    ("sq", "sk"),
+    [(1, 1), (1, 9), (9, 1), (7, 7), (5, 8), (8, 5), (4, 3), (12, 2)],
+    ids=["one", "one query", "one key", "square", "wide", "tall", "tall by one", "very tall"],
+)
+def test_every_score_counts_once(kata, oracle, gpus, sq, sk, causal):
+    """With more queries than keys, the first see nothing."""
+    for heads in (1, 3):
+        found = kata.attention_times(2, heads, sq, sk, 16, causal, "float16", gpus["toy"])
+        seen = 2 * heads * oracle.scores(sq, sk, causal)
+        assert found == kata.Times(
+            flops=64 * seen,
+            tensor_s=close(64 * seen / 12.288e6),
+            exp_s=close(seen / 12e3),
+            hbm_s=close(2 * heads * 16 * 2 * (2 * sq + 2 * sk) / 6e4),
+        )
 
 
 def test_a_causal_mask_leaves_the_bytes(kata, gpus):
@@ -78,14 +89,14 @@ def test_one_query_waits_for_the_memory(kata, gpus):
     ("d", "dtype", "gpu", "ratio"),
     [
         (128, "float16", "h100", 0.5), (64, "float16", "h100", 1.0),
-        (256, "bfloat16", "h100", 0.25),
+        (256, "bfloat16", "h100", 0.25), (512, "float16", "h100", 0.125),
         (128, "float8", "h100", 1.0), (64, "float8", "h100", 2.0), (128, "float16", "a100", 0.25),
         (128, "bfloat16", "b200", 1.0), (128, "float8", "b200", 2.0),
         (48, "float16", "toy", 16 / 3),
     ],
     ids=[
-        "h100", "h100 d64", "h100 d256", "h100 fp8", "h100 fp8 d64", "a100", "b200", "b200 fp8",
-        "toy d48",
+        "h100", "h100 d64", "h100 d256", "h100 d512", "h100 fp8", "h100 fp8 d64", "a100", "b200",
+        "b200 fp8", "toy d48",
     ],
 )  # fmt: skip
 def test_exp_ratio_by_hand(kata, gpus, d, dtype, gpu, ratio):
@@ -159,7 +170,8 @@ def test_measured_above_the_bound_is_refused(kata):
     memory = replace(times, hbm_s=6.0)
     special = replace(times, exp_s=6.0)
     for one, measured, efficiency in (
-        (times, 15.001, 1.0), (times, 12.001, 0.8), (memory, 10.001, 1.0), (special, 10.001, 1.0),
+        (times, 15.001, 1.0), (times, 15 * (1 + 2e-9), 1.0), (times, 12.001, 0.8),
+        (memory, 10.001, 1.0), (special, 10.001, 1.0),
         (times, 0.0, 1.0), (times, -3.0, 1.0), (times, math.inf, 1.0), (times, math.nan, 1.0),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="^measured_tflops: "):
@@ -208,6 +220,8 @@ def test_the_ablation_has_its_flops(kata, oracle, gpus):
         ((128, 128, 128, 1, True), 256),
         ((128, 128, 128, 1, False), 512),  # 320
         ((64, 128, 128, 1, True), 256),  # half of the lanes, and just as many columns
+        ((64, 128, 128, 2, True), 512),  # which two of them do not share
+        ((128, 48, 32, 3, True), 256),  # 240: it is the sum that is rounded up
         ((128, 16, 16, 1, True), 32),
         ((64, 16, 16, 1, False), 64),  # 40
         ((128, 96, 128, 1, False), 512),  # 272
