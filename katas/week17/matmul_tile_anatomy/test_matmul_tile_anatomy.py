@@ -109,8 +109,13 @@ def test_small_blocks_share_the_places(kata, gpus, tile):
 
 
 def test_products_are_64_rows_high(kata, gpus, tile):
-    """One row of A takes the tensor cores and shared memory as long as 64, but is less to load."""
+    """
+    One row of A takes the tensor cores and shared memory as long as 64, but is less to load. What
+    is multiplied for nothing is no intensity.
+    """
     one, full, more = (kata.tile_metrics(tile(bm=bm), 2, gpus["h200"]) for bm in (1, 64, 65))
+    assert one.intensity == close(256 / 257)
+    assert more.intensity == close(65 * 256 / 321)
     assert one.smem_ratio == close((257 * 128 + 320 * 128) / 128 / 512)
     assert full.smem_ratio == close((320 * 128 + 320 * 128) / 128 / 512)
     assert more.smem_ratio == close((321 * 128 + 640 * 128) / 128 / 1024)
@@ -261,6 +266,7 @@ def test_waves_are_square(kata, oracle, cost):
     bm=st.sampled_from([64, 128, 256]), bn=st.sampled_from([64, 128, 256]),
 )  # fmt: skip
 @example(gm=100, gn=3, sms=132, bm=128, bn=256)
+@example(gm=23, gn=21, sms=132, bm=128, bn=256)  # nearly four waves: whole columns read least
 def test_no_worse_than_rows_or_columns(kata, oracle, gm, gn, sms, bm, bn):
     found = oracle.panels(kata.raster(gm, gn, bm, bn, sms), bm, bn, sms)
     simple = (oracle.row_by_row(gm, gn), oracle.column_by_column(gm, gn))
