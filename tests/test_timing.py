@@ -16,6 +16,7 @@ from harness.judge.timing.measure import (
     Samples,
     StreamCheck,
     Timed,
+    WallClock,
     check_streams,
     compare,
     measure,
@@ -141,6 +142,23 @@ def test_outliers_move_the_median_little(device):
 def test_what_comes_before_each_call_is_not_timed(device):
     timed = measure(lambda: device.launch(1e-3), device, before=lambda: device.launch(2e-3))
     assert timed.mine.median == pytest.approx(1e-3)
+
+
+def test_the_wall_clock_starts_and_stops_with_an_idle_gpu(device, monkeypatch):
+    monkeypatch.setattr("torch.cuda.synchronize", device.wait)
+    monkeypatch.setattr("harness.judge.timing.measure.perf_counter", device.now)
+    clock = WallClock()
+    before = clock.mark()
+    device.launch(1e-3)
+    device.launch(2e-3)
+    assert 3e-3 <= clock.between(before, clock.mark()) < 3.1e-3
+    # two kernels of a microsecond: the launches are what is waited for
+    timed = compare(
+        lambda: device.launch(2e-6), lambda: [device.launch(1e-6) for _ in range(20)], clock
+    )
+    assert timed.ratios.median > 3
+    assert timed.host_s is None
+    assert timed.streams is None
 
 
 def test_what_a_call_costs_the_host_is_told_for_both_sides(device):

@@ -68,8 +68,9 @@ class SpeedThreshold:
     """
     A limit on the clock: a `fraction` of the speed of light, or a `ratio` to a baseline.
 
-    `on` is "cuda" or "any"; `profiles` replaces `fraction` (or `ratio`) on the hardware profiles,
-    architectures ("sm_80") and generations ("ampere") that it names.
+    `on` is "cuda" or "any"; `clock` is "device" for the kernels alone, or "wall" for what launches
+    cost the host as well, against a baseline; `profiles` replaces `fraction` (or `ratio`) on the
+    hardware profiles, architectures ("sm_80") and generations ("ampere") that it names.
     """
 
     name: str
@@ -79,6 +80,7 @@ class SpeedThreshold:
     against: str | None
     dtype: str | None
     on: str
+    clock: str = "device"
     case: Case
     profiles: Mapping[str, float]
 
@@ -303,6 +305,7 @@ def _speed(row: Table) -> SpeedThreshold:
         against=against,
         dtype=row.optional("dtype", str),
         on=row.choice("on", ("cuda", "any"), "cuda"),
+        clock=row.choice("clock", ("device", "wall"), "device"),
         case=_of_function(row, row.take("case", dict)) or {},
         profiles=row.take("profiles", dict, {}),
     )
@@ -310,6 +313,8 @@ def _speed(row: Table) -> SpeedThreshold:
         row.problems.add(row.where + "fraction", "a number in (0, 1]", "nothing")
     if kind == "baseline" and (threshold.ratio is None or against is None):
         row.problems.add(row.where, "`ratio` and `against` for a baseline", "less")
+    if kind == "roofline" and threshold.clock == "wall":
+        row.problems.add(row.where + "clock", '"device" for a roofline', '"wall"')
     row.done()
     return threshold
 

@@ -250,17 +250,18 @@ def _changed(trial: Trial, inputs: Inputs, name: str, change: Any) -> Value:  # 
         tensor = torch.ones(change["shape"], dtype=tensor.dtype, device=tensor.device)
     if "dtype" in change:
         tensor = tensor.to(getattr(torch, change["dtype"]))
-    if "gaps" in change:
-        tensor = _with_gaps(tensor, change["gaps"])
     if "device" in change:
         tensor = tensor.to(change["device"])
-    return tensor.numpy() if trial.submission.kata.backend in ARRAY_BACKENDS else tensor
+    value = tensor.numpy() if trial.submission.kata.backend in ARRAY_BACKENDS else tensor
+    return _laid_out(trial, value, change["gaps"]) if "gaps" in change else value
 
 
 def _laid_out(trial: Trial, value: Value, gaps: str) -> Value:
     """The same values with gaps in memory, as the backend takes them: Numba on the device."""
-    if trial.submission.kata.backend != "numba":
+    if isinstance(value, torch.Tensor):
         return _with_gaps(value, gaps)
+    if trial.submission.kata.backend != "numba":
+        return _with_gaps(torch.from_numpy(value), gaps).numpy()
     from numba import cuda
 
     wide, last = _with_room(torch.from_numpy(value), gaps), value.shape[-1]

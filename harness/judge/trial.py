@@ -182,7 +182,7 @@ class Trial(Setting):
     def _time(
         self, threshold: SpeedThreshold, check: SpotCheck, arguments: Inputs, required: float
     ) -> measure.Timed:
-        clock, flush, probe = self._instruments()
+        clock, flush, probe = self._instruments(threshold.clock)
 
         def before() -> None:
             check.before()
@@ -211,13 +211,14 @@ class Trial(Setting):
         """Hand one judged threshold to whoever keeps the attempt."""
         self.record({"name": name, "meter": meter, **asdict(verdict)})
 
-    def _instruments(self) -> tuple[measure.Clock, measure.Call, Probe | None]:
+    def _instruments(self, clock: str) -> tuple[measure.Clock, measure.Call, Probe | None]:
         """A clock, what to do between calls, and a probe of the device's state."""
         if self.on_the_host:
             # a second thread on a busy machine times the neighbours
             torch.set_num_threads(1)
             return measure.HostClock(), measure.nothing, None
-        return measure.EventClock(), measure.cache_flush(2 * self.profile.llc_bytes), smi_probe()
+        device_clock = measure.WallClock() if clock == "wall" else measure.EventClock()
+        return device_clock, measure.cache_flush(2 * self.profile.llc_bytes), smi_probe()
 
 
 def room_for(arguments: Inputs) -> int:

@@ -107,6 +107,21 @@ class HostClock(Clock):
         """Nothing is asynchronous here."""
 
 
+class WallClock(HostClock):
+    """For what launches themselves cost: from an idle GPU to an idle GPU, by the host's clock."""
+
+    def mark(self) -> float:
+        """The host's time, when the GPU has done what came before."""
+        self.wait()
+        return super().mark()
+
+    def wait(self) -> None:
+        """Device-wide."""
+        import torch
+
+        torch.cuda.synchronize()
+
+
 LONGEST_HOLD_S = 0.2  # what a batch may wait for its launches
 
 
