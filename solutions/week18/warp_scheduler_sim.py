@@ -97,7 +97,7 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
     _check_program(program)
     if policy not in POLICIES:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, found {policy!r}")
-    landing: list[dict[str, tuple[int, str]]] = [{} for _ in range(warps)]
+    landing: dict[int, dict[str, tuple[int, str]]] = defaultdict(dict)  # registers of each warp
     free: dict[str, int] = defaultdict(int)  # from when on a pipe takes another
     left = dict.fromkeys(range(warps), 0) if program else {}  # warps with work: where they are
     stalls: Counter[str] = Counter()
