@@ -132,8 +132,9 @@ def _waits_in_loops(instructions: dict[int, str]) -> Iterator[Annotation]:
         elif (target := re.match(r"bra\S*\s+([\w$]+)\s*;", text)) and target[1] in above:
             inside.update(range(above[target[1]], at))
     waits: dict[int, list[int]] = {}
-    for at in sorted(inside):
-        if wait := re.match(r"wgmma\.wait_group\S*\s+(\d+)", instructions[at]):
+    for at, text in instructions.items():
+        wait = re.match(r"wgmma\.wait_group\S*\s+(\d+)", text)
+        if wait and at in inside:
             waits.setdefault(int(wait[1]), []).append(at)
     if waits:
         most = max(waits)
@@ -162,7 +163,7 @@ def _barrier_depth(ttgir: str) -> Iterator[Annotation]:
 
 def _swizzles(ttgir: str) -> Iterator[Annotation]:
     widths: dict[str, list[int]] = {}
-    used = set(re.findall(r"memdesc<[\w.]+, (#\w+)", ttgir))
+    used = re.findall(r"memdesc<[\w.]+, (#\w+)", ttgir)
     for at, line in enumerate(ttgir.split("\n"), 1):
         found = re.match(r"(#\w+) = #ttg\.nvmma_shared<.*swizzlingByteWidth = (\d+)", line)
         if found and found[1] in used and found[2] != "0":

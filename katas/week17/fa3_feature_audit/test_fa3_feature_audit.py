@@ -60,7 +60,7 @@ def test_every_line_has_its_evidence(kata, oracle):
             without = [at for at in one.lines if one.evidence not in lines[at - 1].split("//")[0]]
             assert (one.feature, without) == (one.feature, [])
             assert len(one.evidence) >= 4
-            assert list(one.lines) == sorted(set(one.lines))
+            assert one.lines == tuple(sorted(set(one.lines)))
 
 
 def test_precision_and_recall(kata, oracle, cost):
@@ -132,6 +132,7 @@ def test_an_instruction_proves_its_features(kata, instruction, features):
         "mov.b32 %r1, 0; // wgmma.mma_async.sync.aligned {%r1}, {%r2}, %rd1; setmaxnreg ex2.approx",
         "// cp.async.cg.shared.global [%r1], [%rd1], 16;",
         "mov.b64 %rd1, mma_sync_table;",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%r1}, {%r2}, {%r3}, {%r1};",
         "call.uni (%r1), ex2.approx, (%r2);",
         "lg2.approx.f32 %r1, %r2;",
     ],
@@ -149,6 +150,15 @@ def test_all_lines_of_a_feature(kata):
         TMA + ";",
     ]
     assert found_in(kata, *lines) == {"mufu_exp2": (1, 3), "tma_load": (4,)}
+
+
+def test_only_a_newline_ends_a_line(kata):
+    """Other characters that some take for an end of a line may stand in comments and names."""
+    for other in ("\r", "\f", "\v", "\x1c", "\u2028"):
+        comment = f"// page one{other}page two"
+        assert found_in(kata, comment, "ex2.approx.f32 %r1, %r2;") == {"mufu_exp2": (2,)}
+        note = f'module attributes {{note = "one{other}two"}} {{'
+        assert found_in_module(kata, note, alloc("2x1xi64")) == {"mbarrier_depth(2)": (2,)}
 
 
 # ---- waits in loops ------------------------------------------------------------------------
@@ -169,6 +179,16 @@ def test_the_largest_wait_in_a_loop(kata):
     assert waits(kata, "$L2:", 2, 10, "bra.uni $L2;") == {"wgmma_wait(10)": (3,)}
     assert waits(kata, "again:", 7, "@%p1 bra again;") == {"wgmma_wait(7)": (2,)}
     assert waits(kata, "$L2:", 0, "@!%p1 bra $L2;") == {"wgmma_wait(0)": (2,)}
+    # once more by a later branch to the same label
+    assert waits(kata, "$L2:", 1, "@%p1 bra $L2;", 2, "@%p2 bra $L2;") == {"wgmma_wait(2)": (4,)}
+
+
+def test_lines_rise_wherever_the_loop_is(kata):
+    """A set of small numbers comes in order, until they reach the size of its table."""
+    for before in range(0, 130, 2):
+        head = ["bar.sync 0;"] * before
+        expected = {"wgmma_wait(1)": tuple(before + at for at in (2, 3, 4, 5))}
+        assert waits(kata, *head, "$L2:", 1, 1, 1, 1, "bra $L2;") == expected
 
 
 def test_waits_outside_of_loops_do_not_count(kata):
@@ -181,6 +201,9 @@ def test_a_branch_forwards_is_no_loop(kata):
     assert waits(kata, "$L3:", 0, "@%p1 bra $L3;") == {"wgmma_wait(0)": (2,)}
     assert waits(kata, "bar.sync 0;", 1, "@%p1 bra $L3;", "$L3:") == {}
     assert waits(kata, "@%p1 bra $L3;", 1, "$L3:", "bar.sync 0;") == {}
+    # a name that begins with another is another
+    assert waits(kata, "$L1:", 1, "@%p1 bra $L10;", "$L10:") == {}
+    assert waits(kata, "$L10:", 1, "@%p1 bra $L1;", "$L1:") == {}
 
 
 def test_loops_in_loops(kata):
@@ -313,8 +336,12 @@ def test_blank_texts_are_refused(kata, blank):
 
 
 def test_ptx_without_an_entry_is_refused(kata):
-    """A function that others call is none, nor is one in a comment."""
-    for line in (".visible .func kernel(", "// .visible .entry kernel("):
+    """A function that others call is none, nor is one in a comment, nor a word like it."""
+    for line in (
+        ".visible .func kernel(",
+        "// .visible .entry kernel(",
+        ".visible .entrypoint kernel(",
+    ):
         text = re.sub(r"\.visible \.entry kernel\(", line, written("ex2.approx.f32 %r1, %r2;"))
         with pytest.raises(ValueError, match="^ptx: "):
             kata.annotate(MODULE, text)
