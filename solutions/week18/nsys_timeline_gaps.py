@@ -57,7 +57,7 @@ def explain(db: sqlite3.Connection, gap: Gap) -> str:
             begins with its name, or with ``gap``.
     """
     activities = _activities(db)
-    calls = _Calls(db, activities)
+    calls = _Calls(db)
     ended_by = _first_by_start(activities)
     if gap.end not in ended_by:
         raise ValueError(f"gap: expected an activity that begins at {gap.end}, found none")
@@ -113,25 +113,26 @@ def report(db: sqlite3.Connection) -> dict[str, object]:
         ValueError: a table is missing; the message begins with its name.
     """
     activities = _activities(db)
-    calls = _Calls(db, activities)
+    calls = _Calls(db)
     ended_by = _first_by_start(activities)
     busy = _union((one.start, one.end) for one in activities)
     gaps = [Gap(end, start) for (_, end), (start, _) in pairwise(busy)]
     ranges = calls.ranges([ended_by[gap.end] for gap in gaps])
-    by_cause: dict[str, int] = defaultdict(int)
-    by_range: dict[str, int] = defaultdict(int)
+    by_cause: dict[str, int] = {}
+    by_range: dict[str, int] = {}
     for gap in gaps:
         correlation = ended_by[gap.end]
-        by_cause[calls.cause(gap, correlation)] += gap.end - gap.start
-        by_range[ranges.get(correlation, "")] += gap.end - gap.start
+        cause, text = calls.cause(gap, correlation), ranges.get(correlation, "")
+        by_cause[cause] = by_cause.get(cause, 0) + gap.end - gap.start
+        by_range[text] = by_range.get(text, 0) + gap.end - gap.start
     span_ns = busy[-1][1] - busy[0][0] if busy else 0
     busy_ns = _total(busy)
     return {
         "span_ns": span_ns,
         "busy_ns": busy_ns,
         "idle_ns": span_ns - busy_ns,
-        "idle_by_cause": dict(by_cause),
-        "idle_by_range": dict(by_range),
+        "idle_by_cause": by_cause,
+        "idle_by_range": by_range,
     }
 
 
@@ -160,7 +161,7 @@ class _Call:
 class _Calls:
     """What the host did, by thread."""
 
-    def __init__(self, db: sqlite3.Connection, activities: list[_Activity]) -> None:
+    def __init__(self, db: sqlite3.Connection) -> None:
         rows = _rows(db, RUNTIME, "start, end, globalTid, correlationId, nameId")
         strings = dict(_rows(db, STRINGS, "id, value"))
         self._threads: dict[int, list[_Call]] = defaultdict(list)
@@ -170,11 +171,11 @@ class _Calls:
             call = _Call(start, end, thread, correlation, strings[name], len(mine))
             mine.append(call)
             self._calls[correlation] = call
-        self._copied = {
-            one.correlation: one.end for one in activities if one.kind not in ("kernel", "memset")
-        }
+        self._copied: dict[int, int] = {}  # when the last copy of a call was done
+        for end, correlation in _rows(db, MEMCPY, "end, correlationId"):
+            self._copied[correlation] = max(end, self._copied.get(correlation, end))
         self._ranges = [
-            (start, end, thread, strings.get(text_id) if text is None else text)
+            (start, end, thread, strings[text_id] if text is None else text)
             for start, end, thread, text, text_id in _rows(
                 db, NVTX, "start, end, globalTid, text, textId"
             )
@@ -202,25 +203,23 @@ class _Calls:
 
     def ranges(self, correlations: Iterable[int]) -> dict[int, str]:
         """For each call the innermost range of its thread in which it began, if there is one."""
-        events = [(start, thread, 0, end, text) for start, end, thread, text in self._ranges]
-        calls = (self._calls[one] for one in correlations if one in self._calls)
-        events += [(call.start, call.thread, 1, call.correlation, "") for call in calls]
-        events.sort(key=lambda event: event[:3])
+        calls = [self._calls[one] for one in correlations if one in self._calls]
+        later = sorted(self._ranges, reverse=True)  # those that are still to begin
         open_ranges = defaultdict(list)  # of each thread: the one that began last first
         found = {}
-        for time, thread, is_call, number, text in events:
-            mine = open_ranges[thread]
-            if not is_call:
-                heapq.heappush(mine, (-time, number, text))
-                continue
-            while mine and mine[0][1] <= time:
+        for call in sorted(calls, key=lambda call: call.start):
+            while later and later[-1][0] <= call.start:
+                start, end, thread, text = later.pop()
+                heapq.heappush(open_ranges[thread], (-start, end, text))
+            mine = open_ranges[call.thread]
+            while mine and mine[0][1] <= call.start:
                 heapq.heappop(mine)
             if mine:
-                found[number] = mine[0][2]
+                found[call.correlation] = mine[0][2]
         return found
 
     def _waited_for(self, call: _Call) -> bool:
-        """Whether a copy was done when its call returned."""
+        """Whether there are copies of a call, and all were done when it returned."""
         return call.correlation in self._copied and self._copied[call.correlation] <= call.end
 
 

@@ -27,7 +27,8 @@ def test_gaps_are_those_of_every_nanosecond(kata, oracle, seed):
         busy_ns, idle_ns = len(oracle.busy(timeline.activities)), sum(e - s for s, e in expected)
         totals = {"span_ns": busy_ns + idle_ns, "busy_ns": busy_ns, "idle_ns": idle_ns}
         found = kata.report(timeline.database())
-        assert {key: found[key] for key in totals} == totals, sorted(timeline.activities)
+        found = {key: found[key] for key in totals}
+        assert found == totals, f"{sorted(timeline.activities)}: expected {totals}, found {found}"
 
 
 def test_gaps_are_of_all_streams_together(kata, oracle):
@@ -148,7 +149,11 @@ CAUSES = {
 @pytest.mark.parametrize("rule", CAUSES.values(), ids=CAUSES)
 def test_causes_one_at_a_time(kata, oracle, rule):
     expected, calls = rule
-    assert cause(kata, oracle, calls) == expected
+    found = cause(kata, oracle, calls)
+    assert found == expected, (
+        f"gap from 100000 to 200000, its call is 9, calls (start, end, id, name) {calls}: "
+        f"expected {expected!r}, found {found!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,27 @@ def test_a_copy_is_waited_for_if_it_is_done_when_the_call_returns(
     db = timeline.database()
     gap = kata.gpu_gaps(db)[-1]
     found = kata.explain(db, gap)
-    assert found == expected, f"{name} until 103000, copied until {copy_end}: {found}"
+    assert found == expected, (
+        f"{name} until 103000, copied until {copy_end}: expected {expected!r}, found {found!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected"),
+    [
+        ([(99_000, 99_500), (201_000, 202_000)], "launch bound"),
+        ([(201_000, 202_000), (99_000, 99_500)], "launch bound"),
+        ([(99_000, 99_500), (98_000, 100_000)], "memcpy wait"),
+        ([(102_000, 102_000)], "memcpy wait"),
+    ],
+    ids=["the second late", "the first late", "both done", "of no length"],
+)
+def test_all_copies_of_a_call_are_done_if_it_waited(kata, oracle, copies, expected):
+    calls = [(80_000, 103_000, 8, MEMCPY), (120_000, 199_000, 9, LAUNCH)]
+    found = cause(kata, oracle, calls, copies=[(*each, 8) for each in copies])
+    assert found == expected, (
+        f"a call until 103000 with copies {copies}: expected {expected!r}, found {found!r}"
+    )
 
 
 def test_the_last_wait_is_the_cause(kata, oracle):
@@ -250,6 +275,15 @@ def test_overlap_is_that_of_every_nanosecond(kata, oracle, seed):
                 )
 
 
+def test_overlap_is_that_of_times_and_not_of_streams(kata, oracle):
+    timeline = oracle.Timeline()
+    timeline.kernel(0, 100, 1)
+    timeline.kernel(0, 100, 2, stream=13)
+    timeline.copy(50, 140, 3, stream=14)
+    timeline.copy(60, 150, 4, stream=15)
+    assert kata.overlap(timeline.database(), "kernel", "HtoD") == 0.5
+
+
 def test_latency_is_from_the_call_to_its_first_kernel(kata, oracle):
     timeline = oracle.Timeline()
     # of six calls: -2, 10, 20, 30, 35 and 1000; the third is a graph
@@ -272,7 +306,15 @@ def test_latency_is_from_the_call_to_its_first_kernel(kata, oracle):
 
 @pytest.mark.parametrize(
     ("n", "expected"),
-    [(1, (1, 1)), (2, (1.5, 2)), (13, (7, 13)), (20, (10.5, 19)), (21, (11, 20)), (40, (20.5, 38))],
+    [
+        (1, (1, 1)),
+        (2, (1.5, 2)),
+        (13, (7, 13)),
+        (20, (10.5, 19)),
+        (21, (11, 20)),
+        (40, (20.5, 38)),
+        (200, (100.5, 190)),
+    ],
 )
 def test_the_percentile_is_one_of_the_latencies(kata, oracle, n, expected):
     timeline = oracle.Timeline()
@@ -285,7 +327,7 @@ def test_the_percentile_is_one_of_the_latencies(kata, oracle, n, expected):
 
 def test_idle_time_belongs_to_the_innermost_range_of_the_call(kata, oracle):
     timeline = oracle.Timeline()
-    for number in range(6):
+    for number in range(7):
         timeline.kernel(100 * number, 100 * number + 90 - number, number)
         timeline.call(100 * number - 5, 100 * number, number)
     timeline.nvtx(50, 450, "step")
@@ -295,8 +337,11 @@ def test_idle_time_belongs_to_the_innermost_range_of_the_call(kata, oracle):
     timeline.nvtx(394, 399, "elsewhere", thread=2)
     timeline.nvtx(380, 396, "overlapping")
     timeline.nvtx(380, 399, "as late, but longer")
+    timeline.nvtx(480, 498, "ends first")
+    timeline.nvtx(490, 499, "begins last")
     found = kata.report(timeline.database())["idle_by_range"]
-    assert found == {"step": 10, "attention": 11, "layer": 12, "overlapping": 13, "": 14}
+    texts = ("step", "attention", "layer", "overlapping", "begins last", "")
+    assert found == {text: 10 + gap for gap, text in enumerate(texts)}
 
 
 # ---- an H200 -------------------------------------------------------------------------------
@@ -361,29 +406,45 @@ def test_work_grows_with_the_events(kata, oracle, seed, lines, cost):
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def test_missing_tables_are_named(kata, oracle):
+NEEDED = {
+    "gpu_gaps": (lambda kata, db: kata.gpu_gaps(db), [KERNEL]),
+    "overlap": (lambda kata, db: kata.overlap(db, "kernel", "HtoD"), [KERNEL]),
+    "launch_latency": (lambda kata, db: kata.launch_latency(db), [KERNEL, RUNTIME]),
+    "report": (lambda kata, db: kata.report(db), [KERNEL, RUNTIME, "StringIds"]),
+    "explain": (
+        lambda kata, db: kata.explain(db, kata.Gap(T0 + 10, T0 + 20)),
+        [KERNEL, RUNTIME, "StringIds"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_missing_tables_are_named(kata, oracle, name):
     timeline = oracle.Timeline()
     timeline.kernel(0, 10, 1)
     timeline.kernel(20, 30, 2)
     timeline.call(12, 14, 2)
-    asks = {
-        "gpu_gaps": (lambda db: kata.gpu_gaps(db), [KERNEL]),
-        "overlap": (lambda db: kata.overlap(db, "kernel", "HtoD"), [KERNEL]),
-        "launch_latency": (lambda db: kata.launch_latency(db), [KERNEL, RUNTIME]),
-        "report": (lambda db: kata.report(db), [KERNEL, RUNTIME, "StringIds"]),
-        "explain": (
-            lambda db: kata.explain(db, kata.Gap(T0 + 10, T0 + 20)),
-            [KERNEL, RUNTIME, "StringIds"],
-        ),
-    }
-    for name, (ask, needed) in asks.items():
-        for table in (KERNEL, RUNTIME, "StringIds"):
-            db = timeline.database(without=[table])
-            if table in needed:
-                with pytest.raises(ValueError, match=f"^{table}: "):
-                    ask(db)
-            else:
-                assert ask(db) is not None, f"{name} does not need {table}"
+    ask, needed = NEEDED[name]
+    for table in (KERNEL, RUNTIME, "StringIds"):
+        db = timeline.database(without=[table])
+        try:
+            found = repr(ask(kata, db))
+        except ValueError as error:
+            found = str(error)
+        refused = found.startswith(f"{table}: ")
+        assert refused == (table in needed), (
+            f"{name} without the table {table}: expected "
+            f"{f'a ValueError {table!r}: …' if table in needed else 'an answer'}, found {found}"
+        )
+
+
+def test_the_connection_stays_as_it_was(kata, oracle):
+    timeline, _ = oracle.planted(random.Random(0), 3)
+    db = timeline.database()
+    (gap, *_) = kata.gpu_gaps(db)
+    kata.explain(db, gap), kata.overlap(db, "kernel", "DtoH"), kata.launch_latency(db)
+    kata.report(db)
+    assert db.row_factory is None, f"row_factory: expected None, found {db.row_factory}"
 
 
 def test_tables_without_rows_are_not_exported(kata, oracle):
@@ -396,16 +457,19 @@ def test_tables_without_rows_are_not_exported(kata, oracle):
     assert kata.overlap(db, "kernel", "memset") == 0
 
 
-def test_what_cannot_be_is_refused(kata, oracle):
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("min_ns", lambda kata, db: kata.gpu_gaps(db, -1)),
+        ("kind_a", lambda kata, db: kata.overlap(db, "memcpy", "kernel")),
+        ("kind_b", lambda kata, db: kata.overlap(db, "kernel", "htod")),
+        ("gap", lambda kata, db: kata.explain(db, kata.Gap(T0 + 10, T0 + 19))),
+    ],
+    ids=["a length of -1", "the kind memcpy", "the kind htod", "a gap that nothing ends"],
+)
+def test_what_cannot_be_is_refused(kata, oracle, name, ask):
     timeline = oracle.Timeline()
     timeline.kernel(0, 10, 1)
     timeline.kernel(20, 30, 2)
-    db = timeline.database()
-    for name, ask in (
-        ("min_ns", lambda: kata.gpu_gaps(db, -1)),
-        ("kind_a", lambda: kata.overlap(db, "memcpy", "kernel")),
-        ("kind_b", lambda: kata.overlap(db, "kernel", "htod")),
-        ("gap", lambda: kata.explain(db, kata.Gap(T0 + 10, T0 + 19))),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            ask()
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        ask(kata, timeline.database())
