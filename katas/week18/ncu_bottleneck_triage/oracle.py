@@ -106,6 +106,8 @@ def profiled(argv, launches):
     parser.add_argument("--section", action="append")
     options, unknown = parser.parse_known_args(argv[1:])
     assert argv[0] == "ncu", f"expected ncu first, found {argv}"
+    joined = [word for word in argv if re.match("--[a-z-]+=", word)]
+    assert not joined, f"expected each value as a word of its own, found {joined}"
     assert not unknown, f"expected long options and their values, found {unknown}"
     kind, _, pattern = options.kernel_name.partition(":")
     assert kind == "regex", f"expected --kernel-name regex:…, found {options.kernel_name}"

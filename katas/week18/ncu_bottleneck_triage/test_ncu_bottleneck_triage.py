@@ -89,6 +89,7 @@ def test_short_kernels_are_launched(kata, oracle, profile, time_ns, launch_s, ki
         ({"sm": 0.9, "memory": 0.1, "issue": 0.9, "tensor": 0.7}, ("compute", "issue")),
         ({"sm": 0.7, "memory": 0.1, "issue": 0.4, "alu": 0.5}, ("compute", "alu")),
         ({"sm": 0.7, "memory": 0.1, "alu": 0.7, "xu": 0.7}, ("compute", "alu")),
+        ({"sm": 0.7, "memory": 0.1, "issue": 0.7, "alu": 0.7}, ("compute", "issue")),
     ],
     ids=[
         "just idle",
@@ -105,6 +106,7 @@ def test_short_kernels_are_launched(kata, oracle, profile, time_ns, launch_s, ki
         "issue slots",
         "no pipe busy",
         "two pipes equal",
+        "issue slots and a pipe equal",
     ],
 )
 def test_the_two_headlines_come_first_then_the_unit(kata, oracle, gpu, shares, expected):
@@ -130,6 +132,7 @@ def test_short_kernel_that_is_busy_is_not_launched(kata, oracle, gpu):
         (1000.0, {"sm": 0.1, "memory": 0.25}, 1.0),
         (1e6, {"memory": 1.02, "dram": 1.02}, 1.0),
         (1e6, {}, math.inf),
+        (1e6, {"memory": 0.7}, math.inf),
     ],
     ids=[
         "outermost level",
@@ -140,6 +143,7 @@ def test_short_kernel_that_is_busy_is_not_launched(kata, oracle, gpu):
         "less than a launch",
         "past the peak",
         "idle",
+        "no unit did anything",
     ],
 )
 def test_headroom_is_up_to_the_limit(kata, oracle, gpu, time_ns, shares, expected):
@@ -229,7 +233,7 @@ def test_command_selects_these_launches(kata, oracle, regex, skip, count, expect
 
 
 def test_command_collects_sections_and_leaves_the_clock_alone(kata, oracle):
-    sections = ["SpeedOfLight", "WarpStateStats", "Occupancy"]
+    sections = ["SpeedOfLight", "regex:Memory.*Tables", "Occupancy"]
     argv = kata.ncu_argv("my kernel", 3, 1, sections, "out dir/report")
     assert all(isinstance(word, str) for word in argv), f"expected words, found {argv}"
     _, options = oracle.profiled(argv, LAUNCHES)
