@@ -90,6 +90,20 @@ def test_misses_come_in_the_order_of_patterns(kata, oracle):
     assert kata.misses(iter(patterns)) == [pattern.id for pattern in patterns]
 
 
+def test_one_more_or_one_less_is_a_miss(kata):
+    """Of patterns whose requests take 8 sectors each; counts are compared as integers."""
+    found = kata.misses(
+        kata.Pattern(
+            id=at, space="global", op="ld", width=4, offsets=strided(2), requests=requests,
+            count=8 * requests + more,
+        )
+        for at, (requests, more) in enumerate(
+            [(5, 0), (5, 1), (5, -1), (0, 0), (0, 8), (2**60, 0), (2**60, 1), (2**60, -1)]
+        )
+    )  # fmt: skip
+    assert found == [1, 2, 4, 6, 7]
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -167,12 +181,13 @@ def test_no_loads_have_no_hit_rate(kata, oracle):
 def test_impossible_counters_are_refused(kata, oracle):
     for short, name in oracle.SHORT.items():
         k = oracle.planted(sectors=9, l2_sectors=9) | {name: -1}
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            kata.memory_chart(k)
-        if short in ("l1_hits", "l2_hits"):
-            k[name] = 10
+        for function in (kata.memory_chart, lambda k: kata.load_efficiency(k, 128)):
             with pytest.raises(ValueError, match=f"^{name}: "):
-                kata.memory_chart(k)
+                function(k)
+            if short in ("l1_hits", "l2_hits"):
+                with pytest.raises(ValueError, match=f"^{name}: "):
+                    function(k | {name: 10})
+        if short in ("l1_hits", "l2_hits"):
             k[name] = 9
             assert kata.memory_chart(k).sectors == 9
 
@@ -216,6 +231,9 @@ def test_what_a_cache_keeps_is_saved(kata, oracle):
     assert chart.l2_hit == 1.0
     assert kata.waste(chart, 3200, 3200) == {"SM-L1": 0, "L1-L2": 0, "L2-DRAM": -3200}
     assert kata.advice(chart, 3200, 3200) == "none"
+    # lanes share the bytes of 4 sectors, L1 has 3 of these, and half of the fourth is read
+    chart = kata.memory_chart(oracle.planted(sectors=4, l1_hits=3, l2_sectors=1, read=16))
+    assert kata.waste(chart, 1024, 128) == {"SM-L1": -896, "L1-L2": -96, "L2-DRAM": -112}
 
 
 def test_captured_kernels_get_their_advice(kata, oracle):
@@ -273,8 +291,9 @@ def test_negative_bytes_are_refused(kata, oracle):
             function(chart, -1, 5)
         with pytest.raises(ValueError, match="^useful_bytes: "):
             function(chart, 128, -1)
-    with pytest.raises(ValueError, match="^bytes_requested: "):
-        kata.load_efficiency(k, -1)
+    for counters in (k, oracle.planted()):
+        with pytest.raises(ValueError, match="^bytes_requested: "):
+            kata.load_efficiency(counters, -1)
 
 
 def test_counters_are_left_alone(kata, oracle):
