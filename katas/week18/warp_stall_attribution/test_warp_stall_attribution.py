@@ -62,6 +62,17 @@ def test_pages_of_real_kernels_are_read(kata, captured, oracle):
     assert sum(sum(line.samples.values()) for line in found["exp_heavy"]) == 65735
 
 
+def test_page_is_csv_whatever_is_quoted(kata):
+    page = [
+        "Kernel Name,g(int)\n",
+        'Address,Source,"stall_wait","# Samples"\n',
+        '"0x10"," MOV R1, R2",3,3\n',
+        '0x20,EXIT,"0",0\n',
+    ]
+    expected = [kata.Line(16, "MOV R1, R2", {"wait": 3}), kata.Line(32, "EXIT", {})]
+    assert kata.parse_source(page) == expected
+
+
 def test_page_without_stalls_is_refused(kata):
     page = ['"Kernel Name","f(int)"\n', '"Address","Source","# Samples"\n', '"0x10","EXIT","0"\n']
     for lines in (page, page[:2], page[:1], []):
@@ -191,6 +202,11 @@ def test_wide_results_end_where_they_end(blamed):
     assert found == {0: {"long_sb": 5}}
 
 
+def test_two_matrices_are_in_two_registers(blamed):
+    found = blamed("LDS R6, [R9]", "LDSM.16.M88.2 R4, [R0+UR7]", ("MOV R30, R6", {"short_sb": 5}))
+    assert found == {0: {"short_sb": 5}}
+
+
 def test_load_of_the_iteration_before_is_found(blamed):
     """R4 is loaded at the end of the loop, behind its consumer."""
     found = blamed(
@@ -267,6 +283,9 @@ def test_who_overwrites_waits_for_the_readers(blamed):
     assert found == {0: {"short_sb": 6}}
     found = blamed("STG.E.128 desc[UR4][R2.64], R4", ("MOV R7, R5", {"long_sb": 6}))
     assert found == {0: {"long_sb": 6}}
+    # of a wide result every register
+    found = blamed("STS [R9], R5", ("CS2R R4, SRZ", {"short_sb": 6}))
+    assert found == {0: {"short_sb": 6}}
 
 
 def test_what_is_read_comes_before_what_is_overwritten(blamed):
@@ -297,6 +316,16 @@ def test_copies_are_waited_for_behind_depbar(blamed):
         ("NOP", {"long_sb": 2}),
     )
     assert found == {0: {"long_sb": 4}, 1: {"long_sb": 4}, 5: {"wait": 1}, 6: {"long_sb": 2}}
+
+
+def test_behind_depbar_a_register_may_be_late_as_well(blamed):
+    found = blamed(
+        "LDG.E R4, desc[UR4][R2.64]",
+        "LDGSTS.E.BYPASS.128 [R61], desc[UR16][R22.64]",
+        "DEPBAR.LE SB0, 0x0",
+        ("FADD R5, R4, R4", {"long_sb": 8}),
+    )
+    assert found == {0: {"long_sb": 4}, 1: {"long_sb": 4}}
 
 
 def test_first_line_is_behind_no_depbar(blamed):
@@ -396,7 +425,13 @@ def test_full_queue_is_everybodys_in_the_block(blamed):
     assert found == {3: {"mio": 3}, 4: {"mio": 3}, 6: {"mio": 3}, 7: {"lg": 4}}
 
 
-@pytest.mark.parametrize("end", ["@P0 BRA 5", "CALL.REL.NOINC 5", "@P0 EXIT"])
+def test_many_share_evenly_too(blamed):
+    loads = [f"LDS R{at}, [R20]" for at in range(6)]
+    found = blamed(*loads, ("LDS R6, [R20]", {"mio": 3}))
+    assert found == {at: {"mio": Fraction(3, 7)} for at in range(7)}
+
+
+@pytest.mark.parametrize("end", ["@P0 BRA 5", "CALL.REL.NOINC 5", "@P0 EXIT", "RET.REL.NODEC R20"])
 def test_blocks_end_where_something_may_leave(blamed, end):
     found = blamed("LDS R1, [R20]", end, ("LDS R2, [R20]", {"mio": 4}), "NOP", "NOP", "EXIT")
     assert found == {2: {"mio": 4}}
@@ -464,14 +499,14 @@ def test_causes_have_opcode_share_and_addresses(kata, oracle):
             [
                 "LDG.E R4, desc[UR4][R2.64]",
                 "LDG.E.CONSTANT R5, desc[UR4][R2.64]",
-                ("FADD R6, R4, R5", {"long_sb": 10, "selected": 900, "not_selected": 800}),
                 ("FADD R7, R5, R5", {"long_sb": 1, "wait": 5}),
+                ("FADD R6, R4, R5", {"long_sb": 10, "selected": 900, "not_selected": 800}),
                 ("MOV R8, R9", {"wait": 4}),
             ]
         )
     )
     loads = kata.Cause("LDG", "long_sb", pytest.approx(0.55), (oracle.addr(0), oracle.addr(1)))
-    adds = kata.Cause("FADD", "wait", pytest.approx(0.25), (oracle.addr(3),))
+    adds = kata.Cause("FADD", "wait", pytest.approx(0.25), (oracle.addr(2),))
     moves = kata.Cause("MOV", "wait", pytest.approx(0.2), (oracle.addr(4),))
     assert kata.top_causes(page, 9) == [loads, adds, moves]
     assert kata.top_causes(page, 2) == [loads, adds]
