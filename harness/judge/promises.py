@@ -267,7 +267,8 @@ def _laid_out(trial: Trial, value: Value, gaps: str) -> Value:
     wide, last = _with_room(torch.from_numpy(value), gaps), value.shape[-1]
     # as a slice of what is there: an array that is moved by itself loses its gaps
     there = cuda.to_device(wide.numpy())
-    return there[..., : 2 * last : 2] if gaps == "elements" else there[..., :last]
+    kept = slice(0, 2 * last, 2) if gaps == "elements" else slice(last)
+    return there[(slice(None),) * (value.ndim - 1) + (kept,)]  # Numba takes no `...` for no axis
 
 
 def _with_gaps(tensor: torch.Tensor, gaps: str) -> torch.Tensor:

@@ -14,7 +14,7 @@ from harness.arrays import Array, beside
 WARP = 32
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
 WARPS = MAX_BLOCK // WARP  # the most that a block has
-AHEAD = 4  # loads that a thread has under way together
+AHEAD = 8  # loads that a thread has under way together
 EPS = 1e-6  # added to the norm before it divides
 SIGNATURE = "void(float32[::1], float64, float64[::1], float64[::1])"  # of clip_blocks
 
@@ -96,15 +96,32 @@ def _rounded_up(value: int, unit: int) -> int:
 
 @cuda.jit(device=True)
 def load(values, first, step, held):
-    """Load AHEAD values, `step` apart, from `first` on; behind the end nothing is loaded."""
+    """
+    Load AHEAD values, `step` apart, from `first` on; behind the end they are 0.
+
+    Indices have no sign: one that has might count from the end, which would be asked each time.
+    """
     if first + (AHEAD - 1) * step < values.size:
         # without a test for each of them the loads are under way together
         for r in range(AHEAD):
-            held[r] = values[first + r * step]
+            held[r] = values[np.uint64(first + r * step)]
+    else:
+        for r in range(AHEAD):
+            held[r] = 0.0
+            if first + r * step < values.size:
+                held[r] = values[np.uint64(first + r * step)]
+
+
+@cuda.jit(device=True)
+def store(values, first, step, held, scale):
+    """Store `scale` times what `load` has held."""
+    if first + (AHEAD - 1) * step < values.size:
+        for r in range(AHEAD):
+            values[np.uint64(first + r * step)] = np.float64(held[r]) * scale
     else:
         for r in range(AHEAD):
             if first + r * step < values.size:
-                held[r] = values[first + r * step]
+                values[np.uint64(first + r * step)] = np.float64(held[r]) * scale
 
 
 @cuda.jit(device=True)
@@ -156,8 +173,8 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     for start in range(first, g.size, AHEAD * step):
         load(g, start, step, held)
         for r in range(AHEAD):
-            if start + r * step < g.size:
-                squares += np.float64(held[r]) * np.float64(held[r])
+            value = np.float64(held[r])
+            squares += value * value
     squares = block_sum(squares, room)
     if thread == 0:
         partials[cuda.blockIdx.x] = squares
@@ -174,9 +191,7 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     if not scale >= 1.0:  # of a norm that is NaN, too
         for start in range(first, g.size, AHEAD * step):
             load(g, start, step, held)
-            for r in range(AHEAD):
-                if start + r * step < g.size:
-                    g[start + r * step] = np.float64(held[r]) * scale
+            store(g, start, step, held, scale)
 
 
 def prepared(g: Array, max_norm: float, norm: Array | None, block: int) -> Array:

@@ -43,6 +43,13 @@ def test_padding_a_tile_by_one_ends_its_conflicts(run, rng, pad, ways):
     assert found.bank_conflicts == (ways - 1) * requests
 
 
+def test_a_register_is_no_zero_before_it_is_written(run, rng):
+    x, sums, numbers = floats(rng, 32), np.zeros(32, np.float32), np.zeros(32, np.int32)
+    run("small", [x, sums, numbers], name="unwritten")
+    assert np.isnan(sums).all()
+    assert (numbers == -1).all()
+
+
 def test_a_reduction_by_shuffles(run, rng):
     x, out = floats(rng, 5000), np.zeros(1, np.float32)
     found = run("reduce", [x, out, 5000], grid=4, block=256)

@@ -212,7 +212,9 @@ class State:
         self.special = self._special_registers()
         for index, kind in enumerate(self.register_types):
             raw = bool if kind == "pred" else UINT[min(8, SIZE[kind])]
-            self.registers[index] = np.zeros(self.threads, raw)
+            # what is read before it is written is no zero: all bits set are a NaN, or -1
+            nothing = False if raw is bool else np.iinfo(raw).max
+            self.registers[index] = np.full(self.threads, nothing, raw)
         self.shared: SharedMemory = SharedMemory(self)
         self.local = LocalMemory(self, self.local_size)
         clusters, warps = self.blocks // self.cluster, self.clock_warps

@@ -14,7 +14,7 @@ from harness.arrays import Array, beside
 WARP = 32
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 256, 1024  # threads of a block
 WARPS = MAX_BLOCK // WARP  # the most that a block has
-AHEAD = 4  # loads that a thread has under way together
+AHEAD = 8  # loads that a thread has under way together
 EPS = 1e-6  # added to the norm before it divides
 SIGNATURE = "void(float32[::1], float64, float64[::1], float64[::1])"  # of clip_blocks
 
@@ -82,15 +82,32 @@ def max_coresident_blocks(threads: int, regs: int, smem: int, machine: Machine) 
 
 @cuda.jit(device=True)
 def load(values, first, step, held):
-    """Load AHEAD values, `step` apart, from `first` on; behind the end nothing is loaded."""
+    """
+    Load AHEAD values, `step` apart, from `first` on; behind the end they are 0.
+
+    Indices have no sign: one that has might count from the end, which would be asked each time.
+    """
     if first + (AHEAD - 1) * step < values.size:
         # without a test for each of them the loads are under way together
         for r in range(AHEAD):
-            held[r] = values[first + r * step]
+            held[r] = values[np.uint64(first + r * step)]
+    else:
+        for r in range(AHEAD):
+            held[r] = 0.0
+            if first + r * step < values.size:
+                held[r] = values[np.uint64(first + r * step)]
+
+
+@cuda.jit(device=True)
+def store(values, first, step, held, scale):
+    """Store `scale` times what `load` has held."""
+    if first + (AHEAD - 1) * step < values.size:
+        for r in range(AHEAD):
+            values[np.uint64(first + r * step)] = np.float64(held[r]) * scale
     else:
         for r in range(AHEAD):
             if first + r * step < values.size:
-                held[r] = values[first + r * step]
+                values[np.uint64(first + r * step)] = np.float64(held[r]) * scale
 
 
 @cuda.jit(device=True)
@@ -112,7 +129,7 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     Launched once, with blocks of whole warps that are all resident. `partials` has an element for
     each block, or more; nobody has written to it.
     """
-    # TODO(kata): sum the squares, wait for the grid, sum the partial sums, scale (about 35 lines
+    # TODO(kata): sum the squares, wait for the grid, sum the partial sums, scale (about 30 lines
     # with helpers)
     raise NotImplementedError
 

@@ -44,3 +44,10 @@ extern "C" __global__ void convert(const float* a, int* o) {
   o[t * 8] = (int)x; o[t * 8 + 1] = __float2int_rn(x); o[t * 8 + 2] = (unsigned)x; o[t * 8 + 3] = (signed char)(int)x;
   o[t * 8 + 4] = __float_as_int(floorf(x)); o[t * 8 + 5] = __float_as_int(fmaf(x, x, -1.f)); o[t * 8 + 6] = x < 0.5f; o[t * 8 + 7] = isnan(x);
 }
+
+// a register that nothing has been written to, as that of a sum that was never set to zero
+extern "C" __global__ void unwritten(const float* x, float* sums, int* numbers) {
+  const int i = threadIdx.x;
+  asm volatile("{ .reg .f32 r; add.f32 %0, r, %1; }" : "=f"(sums[i]) : "f"(x[i]));
+  asm volatile("{ .reg .u32 r; mov.u32 %0, r; }" : "=r"(numbers[i]));
+}
