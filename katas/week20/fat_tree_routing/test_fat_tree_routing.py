@@ -14,7 +14,7 @@ HEIGHT = {"host": 0, "edge": 1, "agg": 2, "core": 3}
 
 def checked(call, topo, path, src, dst):
     """The path, if it leads from src to dst over links that there are."""
-    path = list(path)
+    assert isinstance(path, list), f"{call}: found {path}, expected a list"
     if src == dst:
         assert path == [], f"{call}: found {path}, expected no links"
         return path
@@ -125,6 +125,7 @@ def test_the_bisection_is_what_flows_from_half_of_the_pods(kata, oracle, shape):
         found = kata.bisection_gbps(topo, generation)
         call = f"bisection_gbps(fat_tree{shape}, {generation!r})"
         assert found == flow * rate, f"{call}: found {found}, expected {flow} x {rate}"
+        assert isinstance(found, int), f"{call}: found {found}, expected an int"
 
 
 # ---- dragonfly -----------------------------------------------------------------------------
@@ -262,7 +263,10 @@ def test_shapes_that_cannot_be_built_are_refused(kata):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}: "):
             kata.fat_tree(*shape)
-    for shape, name in (((0, 1, 1), "p"), ((1, 0, 1), "a"), ((1, 1, 0), "h"), ((0, 2, -1), "p")):
+    for shape, name in (
+        ((0, 1, 1), "p"), ((1, 0, 1), "a"), ((1, 1, 0), "h"), ((-2, 1, 1), "p"),
+        ((1, -2, 1), "a"), ((1, 1, -2), "h"), ((0, 2, -1), "p"), ((2, 0, -1), "a"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}: "):
             kata.dragonfly(*shape)
 
