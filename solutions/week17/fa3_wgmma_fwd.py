@@ -314,10 +314,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
     if causal and k.shape[2] != q.shape[2]:
         raise ValueError(f"k: expected {q.shape[2]} keys for causal, found {k.shape[2]}")
     for name, x in (("q", q), ("k", k), ("v", v)):
+        if not x.numel():
+            continue  # of nothing TMA loads nothing
         if x.stride(3) != 1:
             raise ValueError(f"{name}: expected rows without gaps, found a stride of {x.stride(3)}")
         pitches = [stride * x.element_size() for stride in x.stride()[:3]]
-        if x.numel() and any(one % ALIGNMENT for one in (x.data_ptr(), *pitches)):
+        if any(one % ALIGNMENT for one in (x.data_ptr(), *pitches)):
             raise ValueError(
                 f"{name}: expected an address and strides of whole {ALIGNMENT} bytes, "
                 f"found {x.data_ptr():#x} and {pitches}"
