@@ -1,7 +1,7 @@
 """Kata week06/topk_topp_sampling: draw tokens by top-k and top-p, and sort no logits.
 
-HBM: with a small top_k a row is read about three times: for digits of its k-th logit, and to
-collect the survivors. The rest happens in shared memory.
+HBM: with a small top_k a row is read twice: for a bound that k logits reach, and to collect those
+that do. The rest happens in shared memory.
 """
 
 import math
@@ -24,6 +24,7 @@ DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
 BINS_PER_LANE = BINS // WARP
 CELLS = BINS + 3  # a bin's mass each, and where the walk has come to
+BESTS = MAX_BLOCK + 1  # each thread's largest logit, and which of them was looked for
 ONE = 1 << 40  # the largest logit's mass: integers add up to the same in any order
 
 
@@ -61,11 +62,11 @@ def load(values, first, n, held):
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together
         for r in range(AHEAD):
-            held[r] = values[first + r * step]
+            held[r] = values[np.uint32(first + r * step)]
     else:
         for r in range(AHEAD):
             if first + r * step < n:
-                held[r] = values[first + r * step]
+                held[r] = values[np.uint32(first + r * step)]
 
 
 @cuda.jit(device=True)
@@ -192,8 +193,41 @@ def select(values, n, need, largest, temperature, counts, masses, members):
 
 
 @cuda.jit(device=True)
-def gather(values, n, lowest, kept, ranks, counts):
-    """Collect the values that rank no lower than `lowest`, and their ranks, in any order."""
+def reached_by(k, values, n, bests):
+    """
+    A logit that k of the values reach, and seldom many more: the best that k threads have found.
+
+    It is -inf if there are fewer than k threads.
+    """
+    held = cuda.local.array(AHEAD, np.float32)
+    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    best = np.float32(-math.inf)
+    for first in range(thread, n, AHEAD * threads):
+        load(values, first, n, held)
+        for r in range(AHEAD):
+            if first + r * threads < n and held[r] > best:
+                best = held[r]
+    bests[thread] = best
+    if thread == 0:
+        bests[MAX_BLOCK] = -math.inf
+    cuda.syncthreads()
+    as_good = 0
+    for other in range(threads):
+        if bests[other] >= best:
+            as_good += 1
+    if as_good >= k:
+        cuda.atomic.max(bests, MAX_BLOCK, best)
+    cuda.syncthreads()
+    return bests[MAX_BLOCK]
+
+
+@cuda.jit(device=True)
+def gather(values, n, bound, lowest, kept, ranks, counts):
+    """
+    Collect the values not below `bound` that rank no lower than `lowest`, and their ranks.
+
+    Returns how many there are; they are in any order, and KEPT at most are stored.
+    """
     held = cuda.local.array(AHEAD, np.float32)
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     if thread == 0:
@@ -203,11 +237,16 @@ def gather(values, n, lowest, kept, ranks, counts):
         load(values, first, n, held)
         for r in range(AHEAD):
             token = first + r * threads
-            if token < n and rank_of(held[r], token) >= lowest:
+            # of most a comparison of floats is enough; a NaN is not below anything
+            if token < n and not held[r] < bound and rank_of(held[r], token) >= lowest:
                 place = cuda.atomic.add(counts, 0, 1)
-                kept[place] = held[r]
-                ranks[place] = rank_of(held[r], token)
+                if place < KEPT:
+                    kept[place] = held[r]
+                    ranks[place] = rank_of(held[r], token)
     cuda.syncthreads()
+    found = counts[0]
+    cuda.syncthreads()  # `counts` is for other things now
+    return found
 
 
 @cuda.jit(device=True)
@@ -252,6 +291,7 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
     kept = cuda.shared.array(KEPT, np.float32)
     ranks = cuda.shared.array(KEPT, np.int64)
     of_warps = cuda.shared.array(WARPS, np.float32)
+    bests = cuda.shared.array(BESTS, np.float32)
 
     row, vocab = cuda.blockIdx.x, logits.shape[1]
     values, heat, share, at = logits[row], temperature[row], top_p[row], u[row]
@@ -261,11 +301,18 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
             k = 1
         if k == 0 or k > vocab:
             k = vocab
-        lowest, n, zero = 0, vocab, np.float32(0)
-        if k < vocab and vocab > KEPT:
-            lowest, n, _ = select(values, vocab, k, zero, zero, counts, masses, members)
+        lowest, n, zero, least = 0, vocab, np.float32(0), np.float32(-math.inf)
+        if vocab <= KEPT:
+            gather(values, vocab, least, lowest, kept, ranks, counts)
+        elif k < vocab:
+            bound = reached_by(k, values, vocab, bests)
+            if bound > least:
+                n = gather(values, vocab, bound, lowest, kept, ranks, counts)
+            if n > KEPT:  # too many that are alike, or too few threads
+                lowest, n, _ = select(values, vocab, k, zero, zero, counts, masses, members)
+                if n <= KEPT:
+                    gather(values, vocab, least, lowest, kept, ranks, counts)
         if n <= KEPT:
-            gather(values, vocab, lowest, kept, ranks, counts)
             token = draw_from_few(kept, ranks, n, k, heat, share, at, of_warps, masses, members)
         else:
             largest = largest_of(values, vocab, of_warps)

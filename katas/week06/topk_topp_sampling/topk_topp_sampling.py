@@ -1,7 +1,7 @@
 """Kata week06/topk_topp_sampling: draw tokens by top-k and top-p, and sort no logits.
 
-HBM: with a small top_k a row is read about three times: for digits of its k-th logit, and to
-collect the survivors. The rest happens in shared memory.
+HBM: with a small top_k a row is read twice: for a bound that k logits reach, and to collect those
+that do. The rest happens in shared memory.
 """
 
 import math
@@ -54,11 +54,11 @@ def load(values, first, n, held):
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together
         for r in range(AHEAD):
-            held[r] = values[first + r * step]
+            held[r] = values[np.uint32(first + r * step)]
     else:
         for r in range(AHEAD):
             if first + r * step < n:
-                held[r] = values[first + r * step]
+                held[r] = values[np.uint32(first + r * step)]
 
 
 @cuda.jit(device=True)
@@ -126,5 +126,5 @@ def topk_topp_sampling(
             element for each row, or `block` is not a multiple of 32 up to MAX_BLOCK.
     """
     # TODO(kata): write the kernel and device functions of your own, with a block for each row; then
-    # check, allocate, launch (about 170 lines with helpers)
+    # check, allocate, launch (about 205 lines with helpers)
     raise NotImplementedError
