@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 # one instruction in PTX, on the register that it reads and writes, and its name in SASS
 OPS = {
@@ -14,10 +13,13 @@ OPS = {
 MIN_N, MAX_N = 8, 128
 MAX_ILP = 8
 MAX_WARPS = 32  # of a block
+MIN_LATENCY, MAX_LATENCY = 2, 40  # cycles
 LANES = 32
 SCHEDULERS = 4  # of a multiprocessor; each issues one instruction of 32 lanes a cycle
+POWERS = (1, 2, 4, 8, 16, 32)  # intervals, and what phases and their lanes can be
 ACCESS_BYTES = (4, 8, 16)
-CAPACITIES = (64, 128, 256, 512)  # bytes in all banks, of machines that there are
+COUNTS = (16, 32, 64)  # of banks
+DISTANCES = (32, 64, 128, 256, 512)  # bytes: of 8 banks of 4 bytes, to 64 banks of 8
 
 # cycles of a block of `warps` warps, each of which has `ilp` chains of `n` instructions
 Measure = Callable[[int, int, int], int]
@@ -61,16 +63,14 @@ def chain_source(op: str, n: int, ilp: int) -> str:
         raise ValueError(f"n: expected {MIN_N} to {MAX_N}, found {n}")
     if not 1 <= ilp <= MAX_ILP:
         raise ValueError(f"ilp: expected 1 to {MAX_ILP}, found {ilp}")
+    # of chains that begin alike the compiler keeps one
+    begin = ", ".join(f"first + {chain}" for chain in range(ilp))
+    all_chains = " + ".join(f"r[{chain}]" for chain in range(ilp))
     return f"""
     extern "C" __global__ void chain(long long* clocks, float* x) {{
-        float r[{ilp}];
-        bool any = false;
-        #pragma unroll
-        for (int i = 0; i < {ilp}; i++) {{
-            r[i] = x[threadIdx.x] * (i + 0.5f);
-            any |= r[i] != 0;
-        }}
-        __syncthreads_or(any);  // else values may still be on their way when the clock is read
+        float first = x[threadIdx.x];
+        float r[{ilp}] = {{{begin}}};
+        __syncthreads_or(__float_as_int({all_chains}));  // else they may not be there yet
         long long start = clock64();
         #pragma unroll
         for (int step = 0; step < {n}; step++) {{
@@ -78,10 +78,7 @@ def chain_source(op: str, n: int, ilp: int) -> str:
             for (int i = 0; i < {ilp}; i++) asm volatile("{OPS[op][0]}" : "+f"(r[i]));
         }}
         long long end = clock64();
-        float sum = 0;
-        #pragma unroll
-        for (int i = 0; i < {ilp}; i++) sum += r[i];
-        x[threadIdx.x] = sum;  // else the chains are not needed
+        x[threadIdx.x] = {all_chains};  // else the chains are not needed
         clocks[2 * threadIdx.x] = start;
         clocks[2 * threadIdx.x + 1] = end;
     }}
@@ -96,13 +93,16 @@ def infer_instruction(measure: Measure) -> tuple[int, int]:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
     latency = _slope(measure, 1, 1)
-    if latency < 0.9 or abs(latency - round(latency)) > 0.1:
-        raise RuntimeError(f"measure: expected a latency of whole cycles, found {latency}")
     # more instructions on their way than any latency can hide
     cycles = _slope(measure, MAX_ILP, MAX_WARPS)
-    interval = cycles * SCHEDULERS / (MAX_ILP * MAX_WARPS)
-    per_clk = LANES * SCHEDULERS / _power_of_two("measure: interval", interval, 0.1)
-    return round(latency), int(per_clk)
+    per_instruction = cycles * SCHEDULERS / (MAX_ILP * MAX_WARPS)
+    interval = _power_of_two("measure: interval", per_instruction, 0.1)
+    least, whole = max(interval, MIN_LATENCY), round(latency)
+    if abs(latency - whole) > 0.1 or not least <= whole <= MAX_LATENCY:
+        raise RuntimeError(
+            f"measure: expected a latency of {least} to {MAX_LATENCY} whole cycles, found {latency}"
+        )
+    return whole, LANES * SCHEDULERS // interval
 
 
 def infer_banks(measure_smem: MeasureSmem) -> Banks:
@@ -113,50 +113,52 @@ def infer_banks(measure_smem: MeasureSmem) -> Banks:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
 
-    def cycles(addresses: Sequence[int], access_bytes: int = 4) -> float:
-        return median(measure_smem(addresses, access_bytes) for _ in range(3))
+    def cycles(addresses: Sequence[int], access_bytes: int = 4) -> int:
+        return _without_outliers(measure_smem, addresses, access_bytes)
 
     free = cycles([0] * LANES)
     # two words for half of the lanes each: in one bank if they are `distance` bytes apart
-    apart = {128: cycles(_two_words(128))}
-    nearer = 64 if _conflict(apart[128], free) else 256
-    apart[nearer] = cycles(_two_words(nearer))
-    capacity = min((d for d in apart if _conflict(apart[d], free)), default=512)
+    conflicts = (d for d in DISTANCES if _conflict(cycles(_two_words(d)), free))
+    capacity = next(conflicts, 0)
     width = 8 if _conflict(cycles(_two_words(capacity + 4)), free) else 4
+    count = capacity // width
+    if count not in COUNTS:
+        raise RuntimeError(f"measure_smem: expected 16, 32 or 64 banks, found {count}")
     one_bank = cycles([lane * capacity for lane in range(LANES)])
-    pairs = {each: cycles(_pairs(capacity, width, each), each) for each in ACCESS_BYTES}
+    # two wavefronts for each phase, whatever a lane reads
+    two = {each: cycles(_two_words(capacity), each) for each in ACCESS_BYTES}
 
-    overhead = 2 * free - pairs[4]
+    overhead = 2 * free - two[4]
     wavefront = (one_bank - overhead) / LANES
-    if wavefront <= 0:
-        raise RuntimeError(
-            f"measure_smem: expected conflicts to take time, found {free} to {one_bank} cycles"
-        )
-    for distance, found in apart.items():
-        expected = free if distance < capacity else pairs[4]
-        if abs(found - expected) > wavefront / 4:
+    lanes = {}
+    for each in ACCESS_BYTES:
+        phases = _power_of_two("measure_smem: phases", (two[each] - overhead) / wavefront / 2, 0.15)
+        lanes[each] = LANES // phases
+        full = capacity // max(width, each)
+        if lanes[each] not in (min(full, LANES), min(2 * full, LANES)):
             raise RuntimeError(
-                f"measure_smem: of words {distance} bytes apart expected {expected}, found {found}"
+                f"measure_smem: {full} lanes of {each} bytes fill all banks: expected phases of "
+                f"once or twice as many, found {lanes[each]}"
             )
-    phases = {each: (pairs[each] - overhead) / wavefront / 2 for each in ACCESS_BYTES}
-    lanes = {
-        each: LANES // _power_of_two("measure_smem: phases", phases[each], 0.15)
-        for each in ACCESS_BYTES
-    }
-    return Banks(count=capacity // width, width=width, lanes_per_phase=lanes)
+    return Banks(count=count, width=width, lanes_per_phase=lanes)
 
 
 def _slope(measure: Measure, ilp: int, warps: int) -> float:
     """Cycles for one more instruction in each chain, which no constant overhead changes."""
-    short, long = (median(measure(n, ilp, warps) for _ in range(3)) for n in (MIN_N, MAX_N))
+    short, long = (_without_outliers(measure, n, ilp, warps) for n in (MIN_N, MAX_N))
     return (long - short) / (MAX_N - MIN_N)
 
 
+def _without_outliers(measure: Callable[..., int], *arguments: object) -> int:
+    """Cycles by a measurement that is not too slow: of two in a row at least one."""
+    return min(measure(*arguments) for _ in range(2))
+
+
 def _power_of_two(name: str, value: float, tolerance: float) -> int:
-    """The power of two, of 1 to `LANES`, that a measured value is near to."""
-    nearest = min((1, 2, 4, 8, 16, LANES), key=lambda power: abs(value / power - 1))
+    """The power of two that a measured value is near to."""
+    nearest = min(POWERS, key=lambda power: abs(value / power - 1))
     if abs(value / nearest - 1) > tolerance:
-        raise RuntimeError(f"{name}: expected a power of two of 1 to {LANES}, found {value}")
+        raise RuntimeError(f"{name}: expected one of {POWERS}, found {value}")
     return nearest
 
 
@@ -167,18 +169,3 @@ def _conflict(cycles: float, free: float) -> bool:
 
 def _two_words(distance: int) -> list[int]:
     return [lane % 2 * distance for lane in range(LANES)]
-
-
-def _pairs(capacity: int, width: int, access_bytes: int) -> list[int]:
-    """
-    Neighbouring lanes read two words of the same banks, and other lanes those of other banks.
-
-    However many lanes are served together, each phase then takes two wavefronts.
-    """
-    step = max(width, access_bytes)
-    places = capacity // step
-    return [
-        pair % places * step + (2 * (pair // places) + odd) * capacity
-        for pair in range(LANES // 2)
-        for odd in range(2)
-    ]

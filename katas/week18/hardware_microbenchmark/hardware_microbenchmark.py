@@ -13,9 +13,12 @@ OPS = {
 MIN_N, MAX_N = 8, 128
 MAX_ILP = 8
 MAX_WARPS = 32  # of a block
+MIN_LATENCY, MAX_LATENCY = 2, 40  # cycles
 LANES = 32
 SCHEDULERS = 4  # of a multiprocessor; each issues one instruction of 32 lanes a cycle
+POWERS = (1, 2, 4, 8, 16, 32)  # intervals, and what phases and their lanes can be
 ACCESS_BYTES = (4, 8, 16)
+COUNTS = (16, 32, 64)  # of banks
 
 # cycles of a block of `warps` warps, each of which has `ilp` chains of `n` instructions
 Measure = Callable[[int, int, int], int]
@@ -65,7 +68,7 @@ def infer_instruction(measure: Measure) -> tuple[int, int]:
     Raises:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
-    # TODO(kata): two slopes, and whether a machine can have them (about 15 lines with helpers)
+    # TODO(kata): two slopes, and whether a machine can have them (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -76,6 +79,6 @@ def infer_banks(measure_smem: MeasureSmem) -> Banks:
     Raises:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
-    # TODO(kata): capacity, width, phases, and whether they explain all times (about 40 lines with
+    # TODO(kata): capacity, width, phases, and whether there is such a memory (about 30 lines with
     # helpers)
     raise NotImplementedError

@@ -65,6 +65,9 @@ class Smem(_Clock):
         self._overhead = draw.randint(20, 2000)
         self._wavefront = draw.randint(100, 600)
 
+    def bank_of(self, word):
+        return word % self.count
+
     def wavefronts(self, addresses, access_bytes):
         at_once = self.lanes[access_bytes]
         total = 0
@@ -74,7 +77,7 @@ class Smem(_Clock):
                 for address in addresses[first : first + at_once]
                 for offset in range(0, access_bytes, min(self.width, access_bytes))
             }
-            banks = [word % self.count for word in words]
+            banks = [self.bank_of(word) for word in words]
             total += max(banks.count(bank) for bank in banks)
         return total
 
@@ -90,18 +93,28 @@ class Smem(_Clock):
 
 
 HOPPER = {4: 32, 8: 16, 16: 8}
+NO_SMEM = {
+    "8 banks": (8, 4, {4: 16, 8: 8, 16: 4}),  # the phases of 16 banks
+    "8 banks of 8 bytes": (8, 8, {4: 16, 8: 8, 16: 4}),
+    "128 banks": (128, 4, {4: 32, 8: 32, 16: 32}),
+    "128 banks of 8 bytes": (128, 8, {4: 32, 8: 32, 16: 32}),
+    "phases of 8 lanes": (32, 4, {4: 8, 8: 16, 16: 8}),
+}
 
 
 def no_smem(kind, draw):
     """`measure_smem` of a memory that does not exist."""
-    if kind == "8 banks":
-        return Smem(draw, 8, 4, HOPPER)
+    if kind in NO_SMEM:
+        return Smem(draw, *NO_SMEM[kind])
     hopper = Smem(draw, 32, 4, HOPPER)
+    if kind == "every other row moved on by a bank":
+        hopper.bank_of = lambda word: (word + word // 64) % 32
+        return hopper
     wavefronts = {
         "no banks": lambda addresses, access_bytes: 1,
         "a lane at a time": lambda addresses, access_bytes: 32,
         "thirds of a phase": lambda addresses, access_bytes: (
-            hopper.wavefronts(addresses, access_bytes) * (4 + access_bytes) // 8
+            hopper.wavefronts(addresses, access_bytes) * (3 if access_bytes == 8 else 4) // 4
         ),
     }[kind]
     return lambda addresses, access_bytes: 500 + 200 * wavefronts(addresses, access_bytes)
@@ -110,8 +123,8 @@ def no_smem(kind, draw):
 # ---- machine code --------------------------------------------------------------------------
 
 
-def between_clocks(source, arch="sm_90"):
-    """(name, register written, registers read) of each instruction between two clock reads."""
+def instructions(source, arch="sm_90"):
+    """Before the first read of the clock and before the second: (name, written, registers read)."""
     kernel = build(source, "chain", arch=arch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "chain.cubin"
@@ -120,12 +133,30 @@ def between_clocks(source, arch="sm_90"):
     reads = [at for at, line in enumerate(code) if "SR_CLOCK" in line]
     if len(reads) != 2:
         raise AssertionError(f"expected 2 reads of the clock in {arch}'s code, found {len(reads)}")
-    found = []
-    for line in code[reads[0] + 1 : reads[1]]:
-        name, _, operands = line.partition(" ")
-        registers = re.findall(r"\bU?R\d+\b", operands)
-        found.append((name, registers[0] if registers else None, registers[1:]))
-    return found
+    return (
+        [_parts(line) for line in code[: reads[0]]],
+        [_parts(line) for line in code[reads[0] + 1 : reads[1]]],
+    )
+
+
+def _parts(line):
+    name, _, operands = re.sub(r"^@!?U?P\d+ ", "", line).partition(" ")
+    registers = re.findall(r"\bU?R\d+\b", operands)
+    if registers and re.match(r"U?R\d+\b", operands):
+        return name, registers[0], registers[1:]
+    return name, None, registers  # writes a predicate or memory
+
+
+def on_their_way(code):
+    """Registers that are loaded from global memory, and used by nothing in this code."""
+    waited_for = set()
+    for name, written, read in reversed(code):
+        if name.startswith("LDG"):
+            if written not in waited_for:
+                return [written]
+            waited_for.discard(written)
+        waited_for.update(read)
+    return []
 
 
 def chains(code):

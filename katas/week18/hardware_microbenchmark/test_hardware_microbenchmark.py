@@ -3,37 +3,70 @@
 import random
 
 import pytest
+import torch
+
+from harness.cuda import launch
 
 # ---- the kernel ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("op", "n", "ilp"), [("ffma", 64, 1), ("fadd", 9, 4), ("ex2", 8, 1)])
 def test_between_the_clocks_there_are_the_chains_and_nothing_else(kata, oracle, op, n, ilp):
-    code = oracle.between_clocks(kata.chain_source(op, n, ilp))
+    before, code = oracle.instructions(kata.chain_source(op, n, ilp))
+    on_their_way = oracle.on_their_way(before)
+    assert not on_their_way, (
+        f"{op}, n = {n}, ilp = {ilp}: expected values that are there when the clock is read, "
+        f"found that nothing before has used what is loaded into {on_their_way[0]}"
+    )
     names = {name for name, _, _ in code}
-    assert names == {kata.OPS[op][1]}, f"{op}, n = {n}, ilp = {ilp}: found {sorted(names)}"
+    assert names == {kata.OPS[op][1]}, (
+        f"{op}, n = {n}, ilp = {ilp}: expected {kata.OPS[op][1]} between the clocks and nothing "
+        f"else, found {sorted(names)}"
+    )
     lengths = oracle.chains(code)
     assert lengths == [n] * ilp, f"{op}: expected {ilp} chains of {n}, found {lengths}"
 
 
 def test_an_instruction_reads_one_register(kata, oracle):
-    for name, _, read in oracle.between_clocks(kata.chain_source("ffma", 8, 2)):
+    _, code = oracle.instructions(kata.chain_source("ffma", 8, 2))
+    for name, _, read in code:
         assert len(set(read)) == 1, f"{name} reads {read}: three registers take two cycles"
 
 
-def test_kernels_that_cannot_be_are_refused(kata):
-    for name, arguments in (
+def test_every_thread_writes_its_clocks_and_what_became_of_its_value(kata, device):
+    threads, n, ilp = 40, 8, 3
+    x = torch.arange(1.0, 1 + threads, device=device)
+    clocks = torch.full((2 * threads,), -1, device=device)
+    source = kata.chain_source("fadd", n, ilp)
+    launch(source, "chain", (clocks, x), grid=(1,), block=(threads,))
+    starts, ends = clocks.cpu().reshape(-1, 2).T
+    # without a GPU the clock counts instructions
+    assert (starts > 0).all(), f"expected the clock of all {threads} threads, found {starts}"
+    assert (ends - starts >= n * ilp).all(), (
+        f"expected {n * ilp} cycles or more from clocks[2 * t] to the next, found {ends - starts}"
+    )
+    assert len(set(x.tolist())) == threads, (
+        f"x = 1 to {threads}: expected another result of each, found {x}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
         ("op", ("fma", 64, 1)),
         ("op", ("", 64, 1)),
         ("n", ("ffma", 7, 1)),
         ("n", ("ffma", 129, 1)),
         ("ilp", ("ffma", 64, 0)),
         ("ilp", ("ffma", 64, 9)),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}: "):
-            kata.chain_source(*arguments)
-    for arguments in (("ffma", 8, 8), ("ffma", 128, 1)):
-        assert kata.chain_source(*arguments)
+    ],
+    ids=["fma", "no op", "n of 7", "n of 129", "ilp of 0", "ilp of 9"],
+)
+def test_kernels_that_cannot_be_are_refused(kata, name, arguments):
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.chain_source(*arguments)
+    for some in (("ffma", 8, 8), ("ffma", 128, 1)):
+        assert kata.chain_source(*some)
 
 
 # ---- latency and throughput ----------------------------------------------------------------
@@ -58,18 +91,26 @@ def test_hidden_instructions_are_found(kata, oracle, seed, cost):
         lambda n, ilp, warps: 5000 - 4 * n,
         lambda n, ilp, warps: 300 + (4 * n if warps == 1 else 5000),
         lambda n, ilp, warps: 300 + n * max(9, 2 * warps * ilp) // 2,
+        lambda n, ilp, warps: 300 + n * max(47, 10 * -(-warps // 4) * ilp) // 10,
         lambda n, ilp, warps: 300 + n * max(4, -(-warps // 4) * ilp * 3),
         lambda n, ilp, warps: 300 + n * max(4, -(-warps // 8) * ilp),
         lambda n, ilp, warps: 300 + n * max(64, -(-warps // 4) * ilp * 64),
+        lambda n, ilp, warps: 300 + n * (0 if warps * ilp == 1 else -(-warps // 4) * ilp),
+        lambda n, ilp, warps: 300 + n * max(60, -(-warps // 4) * ilp),
+        lambda n, ilp, warps: 300 + n * (8 if warps * ilp == 1 else -(-warps // 4) * ilp * 16),
     ],
     ids=[
         "constant",
         "less for more",
         "constant for many",
         "latency 4.5",
+        "latency 4.7",
         "every 3 cycles",
         "8 issue",
         "every 64",
+        "no latency",
+        "latency 60",
+        "a result before the next",
     ],
 )
 def test_times_of_no_machine_are_refused(kata, oracle, measure):
@@ -99,7 +140,20 @@ def test_banks_of_hopper(kata, oracle, seed):
     assert kata.infer_banks(smem) == expected
 
 
-@pytest.mark.parametrize("kind", ["8 banks", "no banks", "a lane at a time", "thirds of a phase"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "8 banks",
+        "8 banks of 8 bytes",
+        "128 banks",
+        "128 banks of 8 bytes",
+        "phases of 8 lanes",
+        "no banks",
+        "a lane at a time",
+        "thirds of a phase",
+        "every other row moved on by a bank",
+    ],
+)
 def test_memories_of_no_machine_are_refused(kata, oracle, seed, kind):
     some = oracle.Smem(random.Random(0))
     assert kata.infer_banks(some).count == some.count
