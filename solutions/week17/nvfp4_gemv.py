@@ -37,8 +37,8 @@ def _nvfp4_gemv_kernel(
         # two neighbours a lane, 16 bytes of codes: more would leave it fewer rows to use its x for
         offsets = tl.max_contiguous(rows[:, None] * groups + cols[None, :], [1, 2])
         codes = tl.load(codes_ptr + offsets, mask=mask, other=0)  # [BLOCK_N, BLOCK_G] u64, a group
-        # as float16 by its bits, since GPUs before sm_89 know no e4m3
-        scales = tl.load(scales_ptr + offsets, mask=mask, other=0).to(tl.uint16) << 7
+        # as float16 by its bits, since GPUs before sm_89 know no e4m3; the sign of a -0 is dropped
+        scales = (tl.load(scales_ptr + offsets, mask=mask, other=0).to(tl.uint16) & 0x7F) << 7
         part = tl.zeros([BLOCK_N, BLOCK_G], tl.float32)
         for i in tl.static_range(GROUP):
             x_ptrs = x_ptr + cols * GROUP + i
@@ -122,6 +122,7 @@ def nvfp4_quantize(
     The scale of all puts the largest magnitude at 6 · 448, and is at least `TINY`; a group's puts
     the group's largest at 6, rounds to the nearest e4m3 number, and is at least `E4M3_LEAST`.
     A code is that of the nearest value, ties to the code without the last bit; beyond 6 it is 6.
+    All three are contiguous, however `w` lies.
 
     Raises:
         ValueError: `w` is not 2-D, its columns are no multiple of 16, or not all of it is finite.
@@ -146,7 +147,7 @@ def _nearest_codes(x: Tensor) -> Tensor:
     """The E2M1 codes nearest to `x`, uint8; halfway it is the code whose last bit is 0."""
     values = torch.tensor(E2M1_VALUES, device=x.device)
     halfway = (values[1:] + values[:-1]) / 2  # [7], between the codes c and c + 1
-    size = x.abs()
+    size = x.abs().contiguous()  # bucketize copies it anyway, with a warning
     # halfway above an odd code goes up, halfway above an even one stays
     above = torch.bucketize(size, halfway)  # how many are below
     at = torch.bucketize(size, halfway, right=True)  # how many are below or equal

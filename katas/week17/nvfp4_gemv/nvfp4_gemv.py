@@ -64,6 +64,7 @@ def nvfp4_quantize(
     The scale of all puts the largest magnitude at 6 · 448, and is at least `TINY`; a group's puts
     the group's largest at 6, rounds to the nearest e4m3 number, and is at least `E4M3_LEAST`.
     A code is that of the nearest value, ties to the code without the last bit; beyond 6 it is 6.
+    All three are contiguous, however `w` lies.
 
     Raises:
         ValueError: `w` is not 2-D, its columns are no multiple of 16, or not all of it is finite.

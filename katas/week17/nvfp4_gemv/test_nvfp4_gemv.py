@@ -45,9 +45,10 @@ def test_the_low_four_bits_are_the_even_k(kata, device):
 
 
 def test_every_scale_has_its_value(kata, device):
-    # all that are positive and finite: seven subnormal ones, and 448 at the end
-    scales = torch.arange(127, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
-    codes = torch.full((127, 16), 2, device=device)
+    # all that are positive and finite: seven subnormal ones, and 448; then -0
+    scales = torch.tensor([*range(127), 0x80], dtype=torch.uint8, device=device)
+    scales = scales.view(torch.float8_e4m3fn)
+    codes = torch.full((128, 16), 2, device=device)
     want = (16 * scales.float()).tolist()
     assert call(kata, codes, scales[:, None]).tolist() == want
 
@@ -158,6 +159,15 @@ def test_weights_at_the_limits_of_float32(kata, device, value):
     w[0, :16] = 0
     w[1, 3] = -value
     assert_quantized(kata, w)
+
+
+def test_the_product_takes_what_the_quantizer_leaves(kata, device):
+    # weights of E2M1 times 448, exact, transposed: codes and scales are not to lie as w does
+    at = torch.arange(32, device=device)
+    w = 448 * torch.tensor(VALUES, device=device)[at[:16, None] ^ at % 16].T
+    x = at[1:17].half()
+    y = kata.nvfp4_gemv(*kata.nvfp4_quantize(w), x)
+    assert y.tolist() == (w @ x.float()).tolist()
 
 
 def test_ties_go_to_even_codes(kata, device):
