@@ -113,11 +113,11 @@ def no_smem(kind, draw):
     wavefronts = {
         "no banks": lambda addresses, access_bytes: 1,
         "a lane at a time": lambda addresses, access_bytes: 32,
-        "thirds of a phase": lambda addresses, access_bytes: (
-            hopper.wavefronts(addresses, access_bytes) * (3 if access_bytes == 8 else 4) // 4
+        "quarters of a phase": lambda addresses, access_bytes: (
+            hopper.wavefronts(addresses, access_bytes) * (0.75 if access_bytes == 8 else 1)
         ),
     }[kind]
-    return lambda addresses, access_bytes: 500 + 200 * wavefronts(addresses, access_bytes)
+    return lambda addresses, access_bytes: int(500 + 200 * wavefronts(addresses, access_bytes))
 
 
 # ---- machine code --------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def test_banks_of_hopper(kata, oracle, seed):
         "phases of 8 lanes",
         "no banks",
         "a lane at a time",
-        "thirds of a phase",
+        "quarters of a phase",
         "every other row moved on by a bank",
     ],
 )
