@@ -73,6 +73,16 @@ def test_many_small_weights_count(kata, oracle, device, seed):
     assert_right(kata, oracle, inputs)
 
 
+def test_weights_are_cast_as_256_p(kata, oracle, device, seed):
+    # weights of 1, e^-2 and e^-4, each to a channel of its own: e4m3 of 256 p is 256, 36 and 4.5
+    inputs = one_channel(draw(oracle, device, seed, s=3), [0.0, -2.0, -4.0])
+    inputs["v8t"] = torch.eye(64, device=device)[None, None, :, :3].to(E4M3).contiguous()
+    inputs["v_scale"] = torch.ones_like(inputs["v_scale"])
+    o = kata.fp8_flash_attn(**inputs)[0, 0, :, :3].float()
+    # whatever the sum is of, it divides all three
+    assert (o / o[:, :1] * 256).tolist() == [pytest.approx([256, 36, 4.5], rel=2e-3)] * 3
+
+
 def test_keys_in_order_of_rising_score(kata, oracle, device, seed):
     # each of 13 heights for ten keys or so: nearly every tile moves the maximum
     inputs = one_channel(draw(oracle, device, seed, s=130), [key // 10 for key in range(130)])
@@ -81,9 +91,10 @@ def test_keys_in_order_of_rising_score(kata, oracle, device, seed):
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
 def test_scores_far_from_zero(kata, oracle, device, seed, sign):
+    # near two million: past float16, and lower than a number that is meant to hide a key
     heights = [sign * (240 + 16 * (key % 2)) for key in range(70)]
     inputs = one_channel(draw(oracle, device, seed, s=70), heights)
-    inputs["sm_scale"] = 4.0
+    inputs["sm_scale"] = 8192.0
     assert_right(kata, oracle, inputs)
 
 
@@ -114,3 +125,6 @@ def test_both_products_are_those_of_fp8(compiled, s):
     wide = [line.strip() for line in products if "e4m3.e4m3" not in line]
     assert not wide, f"expected both products in e4m3, found {wide[:1]}"
     assert "cvt.rn.satfinite.e4m3x2" in ptx, "expected the weights to be cast to e4m3"
+    # scale-d of 0: the first of a tile's wgmma does not add to what the accumulator held
+    fresh = [line for line in products if line.rstrip().endswith(" 0, 1, 1;")]
+    assert len(fresh) >= 2, "expected both products of a tile to begin at 0, not at `acc`"
