@@ -79,18 +79,30 @@ class Exchange:
         self._posted: list[dist.P2POp] = []
         self._works: list[dist.Work] = []
 
-    def add(self, op: Callable[..., dist.Work | None], tensor: Tensor, peer: int) -> Self:
-        """Post one more transfer."""
-        self._posted.append(dist.P2POp(op, tensor, peer))
+    def add(
+        self,
+        op: Callable[..., dist.Work | None],
+        tensor: Tensor,
+        peer: int,
+        group: dist.ProcessGroup | None = None,
+    ) -> Self:
+        """Post one more transfer; `peer` is a rank of the job, all are of one group."""
+        self._posted.append(dist.P2POp(op, tensor, peer, group))
+        return self
+
+    def start(self) -> Self:
+        """Start all transfers, unless that has been done."""
+        if not self.started:
+            self.started = True
+            self._works = dist.batch_isend_irecv(self._posted)
         return self
 
     def wait(self) -> None:
         """Start all transfers, and wait for all, unless that has been done."""
-        if not self.started:
-            self.started = True
-            self._works = dist.batch_isend_irecv(self._posted)
-            for work in self._works:
-                work.wait()
+        self.start()
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
 
     def is_completed(self) -> bool:
         """Say whether all transfers have been started and are done."""
