@@ -16,8 +16,9 @@ NAMES = [f"{m}x{k} times {k}x{n}" for m, k, n in SHAPES]
 
 
 def assert_equal(found, expected):
-    assert found.dtype == np.float64
-    assert found.shape == expected.shape
+    assert (found.dtype, found.shape) == (np.float64, expected.shape), (
+        f"expected float64 of {expected.shape}, found {found.dtype} of {found.shape}"
+    )
     np.testing.assert_array_equal(found, expected)
 
 
@@ -46,10 +47,11 @@ def test_the_array_is_filled_in_few_steps(kata, oracle, seed, lines, cost):
     cost.check("lines", counted.lines)
 
 
-def test_nan_stays_in_its_row(kata, oracle, seed):
-    a, w = oracle.integers(seed, 6, 4), oracle.integers(seed + 1, 4, 5)
+@pytest.mark.parametrize("function", ["systolic_pass", "mxu_matmul"])
+def test_nan_stays_in_its_row(kata, oracle, seed, function):
+    a, w = oracle.integers(seed, 6, 4), oracle.integers(seed + 1, 4, 4)
     a[2, 1] = np.nan
-    found = kata.systolic_pass(a, w, oracle.SystolicArray(4, 5))
+    found = getattr(kata, function)(a, w, oracle.SystolicArray(4, 4))
     assert np.isnan(found).any(axis=1).tolist() == [False, False, True, False, False, False]
     assert_equal(found, a @ w)
 
@@ -91,6 +93,23 @@ def test_tiles_are_padded_and_added_up(kata, oracle, seed, m, k, n, tiles):
     array = oracle.SystolicArray(4, 4)
     assert_equal(kata.mxu_matmul(a, w, array), a @ w)
     assert (array.loads, array.cycles) == (tiles, tiles * (m + 2 * 4 - 2))
+
+
+def test_tiles_of_zeros_take_their_pass(kata, oracle, seed):
+    a, w = oracle.integers(seed, 3, 8), oracle.integers(seed + 1, 8, 8)
+    w[4:, :4] = 0
+    array = oracle.SystolicArray(4, 4)
+    assert_equal(kata.mxu_matmul(a, w, array), a @ w)
+    assert (array.loads, array.cycles) == (4, 4 * (3 + 2 * 4 - 2))
+
+
+@pytest.mark.parametrize("function", ["systolic_pass", "mxu_matmul"])
+def test_the_next_product_leaves_the_last_alone(kata, oracle, seed, function):
+    a, w = oracle.integers(seed, 3, 4), oracle.integers(seed + 1, 4, 4)
+    array = oracle.SystolicArray(4, 4)
+    found = getattr(kata, function)(a, w, array)
+    getattr(kata, function)(a + 1, w, array)
+    assert_equal(found, a @ w)
 
 
 # ---- formulas ------------------------------------------------------------------------------
@@ -182,7 +201,8 @@ def test_sizes_below_one(kata, name, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("mxus", 0), ("size", 0), ("clock_hz", 0.0), ("clock_hz", -1.0)]
+    ("name", "value"),
+    [("mxus", 0), ("size", 0), ("clock_hz", 0.0), ("clock_hz", -1.0), ("clock_hz", np.nan)],
 )
 def test_no_machine(kata, name, value):
     with pytest.raises(ValueError, match=f"^{name}: "):
