@@ -27,6 +27,9 @@ class Axis:
 
 
 GB, TB, TFLOP = 10**9, 1e12, 1e12
+# Host links are one direction of a slot: PCIe 5.0 x16 is 64 GB/s, 4.0 x16 (Groq) 32 GB/s. Those of
+# TPUs are of a chip, as the JAX scaling book has them; that of WSE-3 is the 1.2 Tb/s of Ethernet
+# into a CS-3 system.
 ACCELERATORS = {
     "H100": Accelerator(
         memory_bytes=80 * GB, bandwidth=3.35 * TB, flops=989.4 * TFLOP, host_link=64e9
@@ -46,10 +49,10 @@ ACCELERATORS = {
     "TPU v5p": Accelerator(
         memory_bytes=95 * GB, bandwidth=2.765 * TB, flops=459 * TFLOP, host_link=16e9
     ),
-    "Gaudi 3": Accelerator(
+    "Gaudi 3": Accelerator(  # of its matrix engines, in bfloat16; in FP8 it is no more
         memory_bytes=128 * GB, bandwidth=3.7 * TB, flops=1835 * TFLOP, host_link=64e9
     ),
-    "Groq LPU": Accelerator(
+    "Groq LPU": Accelerator(  # float16; with INT8 it is 750 TOP/s
         memory_bytes=230 * 10**6, bandwidth=80 * TB, flops=188 * TFLOP, host_link=32e9
     ),
     "WSE-3": Accelerator(  # its maker does not say whether 125 PFLOP/s are dense

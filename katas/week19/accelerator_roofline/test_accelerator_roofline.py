@@ -167,6 +167,7 @@ def test_weights_in_host_memory(kata, name, seconds):
         (0, 1, 110.0, ("MI300X", 3)),
         (0, 1, 1000.0, ("WSE-3", 4)),
         (10**6, 64, 45.0, ("MI300X", 4)),
+        (10**6, 1, 1.0, ("MI300X", 3)),  # the cache is twice as large as the weights
     ],
 )
 def test_cheapest_by_hand(kata, oracle, kv_tokens, batch, tok_s, expected):
