@@ -113,6 +113,7 @@ def block_quant(
     _check_finite("x", x)
     if block < 1:
         raise ValueError(f"block: expected at least 1, found {block}")
+    block = max(1, min(block, len(x)))  # nothing is padded to a block that is never full
     padded = F.pad(x.abs(), (0, 0, 0, -len(x) % block))
     largest = padded.unflatten(0, (-1, block)).amax(dim=(1, 2))
     scale = (largest / E4M3_LARGEST).clamp_min(TINY)
@@ -121,7 +122,7 @@ def block_quant(
 
 def _by_row(scale: Tensor, block: int, rows: int) -> Tensor:
     """[rows, 1], the scale of each row."""
-    return scale.repeat_interleave(block)[:rows, None]
+    return scale[torch.arange(rows, device=scale.device) // block, None]
 
 
 def _check_power_of_two(name: str, d: int) -> None:

@@ -85,5 +85,5 @@ def block_quant(
         ValueError: `x` is not finite everywhere, or `block` is below 1; the message begins with
             the argument's name.
     """
-    # TODO(kata): check, the largest of each block, scale, cast (about 7 lines)
+    # TODO(kata): check, the largest of each block, scale, cast (about 8 lines)
     raise NotImplementedError
