@@ -1,6 +1,7 @@
 """What a rewrite must change and leave alone, what it cannot see, and which tiles fit where."""
 
 import pytest
+import torch
 
 # ---- names -------------------------------------------------------------------------------------
 
@@ -146,7 +147,10 @@ FOUND = {
     "a warp": ("a = t / 32; b = t >> 5; c >>= 5; d /= 32u; e %= 32;", ["width"] * 5),
     "no width": ("a & 15; b && 31; 31 && c; d / 64; e / 32.0f; f << 5; g * 32; h > 5; i + 31;", []),
     "steps": ("for (int d = 16; d; d /= 2) for (d = 16; d; ) for (unsigned int k = 16; k;)", 3),
-    "no steps": ("int d = 16; for (int d = 8; d;) for (int i = 0; i < 16; i++) f(d = 16);", []),
+    "no steps": (
+        "int d = 16; for (int d = 8; d;) for (; i < 16; i++) if (int d = 16; d) f(d = 16);",
+        [],
+    ),
     "a ballot in 32 bits": (
         "unsigned a = __ballot(p); int b = __ballot_sync(m, p); const uint32_t c = __activemask();",
         ["ballot"] * 3,
@@ -257,6 +261,14 @@ def test_what_cannot_be_chosen_for(kata, asked, names):
         kata.pick_config(*asked)
 
 
+def test_without_elements_nothing_is_launched(kata, device, traffic):
+    a, b = torch.ones(0, 8, device=device), torch.ones(8, 4, device=device)
+    with traffic() as counted:
+        found = kata.hipify_matmul_port(a, b)
+    assert found.shape == (0, 4)
+    assert counted.launches == 0
+
+
 # ---- what came of it ---------------------------------------------------------------------------
 
 SIZE = {"m": 4096, "n": 4096, "k": 4096, "dtype": "float16"}
@@ -325,6 +337,7 @@ RESIDENT = {
     "all of the LDS, four wavefronts": (isa(vgprs=100), 65_536, 4, 1),
     "all of the LDS, eight": (isa(vgprs=100), 65_536, 8, 2),
     "a byte more than half of it": (isa(vgprs=64), 32_769, 4, 1),
+    "a program and a half": (isa(vgprs=64), 40_000, 8, 2),
     "three programs of two": (isa(vgprs=64), 21_000, 2, 1),
 }
 
