@@ -36,6 +36,7 @@ from xdsl.pattern_rewriter import (
 )
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import IsTerminator, Pure
+from xdsl.transforms.dead_code_elimination import dce
 from xdsl.utils.exceptions import VerifyException
 
 # ---- the AST -------------------------------------------------------------------------------
@@ -521,7 +522,9 @@ def _value(
 def canonicalize(module: ModuleOp) -> None:
     """Fold pairs of transposes and chains of reshapes, and erase what nobody needs."""
     patterns = [_TransposeOfTranspose(), _SimplerReshape()]
-    PatternRewriteWalker(GreedyRewritePatternApplier(patterns)).rewrite_module(module)
+    applied = GreedyRewritePatternApplier(patterns, dce_enabled=False)
+    PatternRewriteWalker(applied).rewrite_module(module)
+    dce(module)  # from the last op on: who reads a value is gone before the op that makes it
 
 
 class _TransposeOfTranspose(RewritePattern):

@@ -32,6 +32,9 @@ PROGRAMS = {
     "names of its own": """
         def f(a) { var b = a + a; return b * a; }
         def main() { var b = [1, 2]; var a = f(b); print(a); print(b); }""",
+    "a variable named like a function": """
+        def f(a) { return a + a; }
+        def main() { var f = f([1, 2]); print(f(f)); }""",
     "called before its definition": """
         def main() { print(outer([[1, 2], [3, 4]])); }
         def outer(x) { return inner(transpose(x), x); }
@@ -224,6 +227,13 @@ def long_chain(many):
             unary(f"%{at + 4}", "reshape", f"%{at + 3}", (3, 2), (2, 3)),
         ]
     return main_of([*lines, shown(f"%{many}", (2, 3))])
+
+
+def dead_chain(many):
+    """`many` sums of the one before with itself, which nobody reads in the end, and a print."""
+    same = [(2, 3)] * 3
+    sums = [binary(f"%{at + 1}", "add", f"%{at}", f"%{at}", *same) for at in range(many)]
+    return main_of([constant("%0", (2, 3)), *sums, shown("%0", (2, 3))])
 
 
 def names(module, function="main"):

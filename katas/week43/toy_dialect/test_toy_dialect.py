@@ -6,7 +6,8 @@ from xdsl.utils.exceptions import VerifyException
 
 PROGRAMS = (
     *("tutorial", "nothing", "a number", "one element", "three axes", "precedence"),
-    *("nested literal", "names of its own", "called before its definition"),
+    *("nested literal", "names of its own", "a variable named like a function"),
+    "called before its definition",
     *("one function, two shapes", "a reshaped call", "prints twice", "unused"),
 )
 
@@ -50,6 +51,7 @@ REFUSED = {
     "transpose swaps the last two axes": ("unary", "transpose", "%x", (2, 3, 4), (2, 4, 3)),
     "reshape of another size": ("unary", "reshape", "%x", (2, 3), (5,)),
     "reshape to nothing": ("unary", "reshape", "%x", (2, 3), (0, 6)),
+    "reshape of one element to nothing": ("unary", "reshape", "%x", (1,), (0,)),
     "reshape to an unknown shape": ("unary", "reshape", "%x", (2, 3), None),
     "mul of two shapes": ("binary", "mul", "%x", "%y", (2, 3), (3, 2), None),
     "mul by a row": ("binary", "mul", "%x", "%y", (2, 3), (3,), None),
@@ -327,15 +329,30 @@ def test_arithmetic_stays(kata, oracle):
     assert found == ["constant", "transpose", "add", "mul", "print"]
 
 
-def test_a_long_chain_ends_as_a_constant_in_linear_time(kata, oracle, cost, lines):
-    work = {}
-    for many in (100, 400):
-        module = oracle.read(oracle.long_chain(many), kata.toy_dialect())
-        with lines(limit=4_000 * many) as counted:
-            kata.canonicalize(module)
-        work[many] = counted.lines
+def test_equal_ops_are_not_merged(kata, oracle):
+    lines = [
+        *(oracle.constant(name, (2, 3)) for name in ("%a", "%b")),
+        *(oracle.unary(name, "transpose", "%a", (2, 3), (3, 2)) for name in ("%t", "%u")),
+        *(oracle.shown(name, (2, 3)) for name in ("%a", "%b")),
+        *(oracle.shown(name, (3, 2)) for name in ("%t", "%u")),
+    ]
+    found = canonical(kata, oracle, lines)
+    assert found == ["constant"] * 2 + ["transpose"] * 2 + ["print"] * 4
+
+
+def test_long_chains_end_as_a_constant_in_linear_time(kata, oracle, cost, lines):
+    growth = []
+    for chain in (oracle.long_chain, oracle.dead_chain):
+        work = {}
+        for many in (100, 400):
+            module = oracle.read(chain(many), kata.toy_dialect())
+            with lines(limit=4_000 * many) as counted:
+                kata.canonicalize(module)
+            work[many] = counted.lines
+            assert oracle.names(module) == ["constant", "print"]
+        growth.append(work[400] / work[100])
     cost.check("operations", len(oracle.names(module)))
-    cost.check("growth", work[400] / work[100])
+    cost.check("growth", max(growth))
 
 
 # ---- shapes --------------------------------------------------------------------------------
@@ -381,6 +398,34 @@ UNKNOWN = {
         "toy.mul",
     ),
 }
+
+
+CALL = '%c = "toy.generic_call"() <{callee = @main}> : () -> '
+WRONG = '%r = "toy.transpose"(%x) : (tensor<2x3xf64>) -> tensor<2x3xf64>'
+
+
+def of_lines(kata, oracle, lines):
+    return oracle.read(oracle.main_of([oracle.constant("%x", (2, 3)), *lines]), kata.toy_dialect())
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ([CALL + "tensor<*xf64>", WRONG], "generic_call"),
+        ([WRONG, CALL + "tensor<*xf64>"], "transpose"),
+    ],
+    ids=["the call", "the transpose"],
+)
+def test_the_first_of_two_is_told(kata, oracle, lines, name):
+    module = of_lines(kata, oracle, lines)
+    with pytest.raises(ValueError, match=f"^toy.{name}: "):
+        kata.infer_shapes(module)
+
+
+def test_a_call_of_known_shape_may_be_left(kata, oracle):
+    module = of_lines(kata, oracle, [CALL + "tensor<2x3xf64>", oracle.shown("%c", (2, 3))])
+    kata.infer_shapes(module)
+    assert oracle.names(module) == ["constant", "generic_call", "print"]
 
 
 @pytest.mark.parametrize("example", UNKNOWN.values(), ids=UNKNOWN)

@@ -374,7 +374,8 @@ def mlir_gen(ast: Program) -> ModuleOp:
 
 def canonicalize(module: ModuleOp) -> None:
     """Fold pairs of transposes and chains of reshapes, and erase what nobody needs."""
-    # TODO(kata): patterns, and a driver that applies them (about 20 lines with helpers)
+    # TODO(kata): patterns, a driver that applies them, and what is dead (about 20 lines with
+    # helpers)
     raise NotImplementedError
 
 
