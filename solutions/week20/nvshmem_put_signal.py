@@ -108,5 +108,5 @@ def tiled_matmul_all_gather(pe: Pe, tiles: int) -> Iterator[object]:
         first = (pe.rank - distance) % pe.n * tiles
         for slot in range(first, first + tiles):
             if distance:
-                yield pe.wait_until(f"tile {slot}", "ge", 1)
+                yield pe.wait_until(f"tile {slot}", "eq", 1)
             yield pe.compute(slot)

@@ -229,10 +229,10 @@ class Fabric(fabric.Fabric):
 
 
 def stencil(values, width):
-    """A weighted mean of a cell and those up to `width` away, with unequal sides."""
+    """Most of a weighted mean of a cell and those up to `width` away, with unequal sides."""
     cells = len(values) - 2 * width
     parts = [(shift + 1) * values[shift : shift + cells] for shift in range(2 * width + 1)]
-    return sum(parts) / ((width + 1) * (2 * width + 1))
+    return 0.9 * sum(parts) / ((width + 1) * (2 * width + 1))
 
 
 def after_steps(u, width, steps):

@@ -15,7 +15,12 @@ def nothing(n, size):
 def gather(kata, oracle, x, choose=None):
     n, count = len(x), len(x[0])
     buffers = {"x": x, "out": nothing(n, n * count)}
-    return oracle.Fabric(n, kata.ring_all_gather, buffers, ["ring"]).run(choose)
+
+    def gather_and_read(pe):
+        yield from kata.ring_all_gather(pe)
+        pe.load("out", 0, n * count)
+
+    return oracle.Fabric(n, gather_and_read, buffers, ["ring"]).run(choose)
 
 
 def exchange(kata, oracle, u, width, steps, choose=None):
