@@ -243,8 +243,14 @@ def _mul(export: _Export, node: fx.Node, a: object, b: object) -> str:
 
 @_handles(aten.pow.Tensor_Scalar)
 def _pow(export: _Export, node: fx.Node, x: fx.Node, exponent: float) -> str:
-    base, power = (export.operand(one, _dtype(node)) for one in (x, exponent))
-    return export.to.node("Pow", base, power)
+    base = export.operand(x, _dtype(node))
+    if _dtype(node) != torch.int64 or exponent < 2:
+        return export.to.node("Pow", base, export.to.constant(exponent, _dtype(node)))
+    # of integers ONNX Runtime's Pow goes by way of doubles, unless they are squared or cubed
+    result = base
+    for _ in range(exponent - 1):
+        result = export.to.node("Mul", result, base)
+    return result
 
 
 @_handles(aten.neg.default, aten.cos.default, aten.sin.default)
