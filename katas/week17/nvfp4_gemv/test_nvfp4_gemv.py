@@ -105,6 +105,11 @@ def test_codes_are_loaded_16_bytes_at_a_time(compiled):
     assert any(wide), "expected loads of 128 bits in the build for sm_90"
 
 
+def test_gpus_without_e4m3_take_it(compiled):
+    kernels = compiled(target="sm_80", n=16384, k=16384, dtype="float16")
+    assert kernels, "expected a kernel for sm_80, to which scales are bytes"
+
+
 def test_codes_that_are_not_aligned_are_refused(kata, oracle, device, seed):
     inputs = oracle.make_inputs(n=2, k=32, dtype=torch.float16, device=device, seed=seed)
     room = torch.zeros(40, dtype=torch.uint8, device=device)
