@@ -105,23 +105,22 @@ def bus_bandwidth(op: str, nbytes: int, seconds: float, n: int) -> float:
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
-    shared = (n - 1) / n if n >= 1 else 0.0
-    factors = {
-        "all_reduce": 2 * shared,
-        "all_gather": shared,
-        "reduce_scatter": shared,
-        "all_to_all": shared,
-        "broadcast": 1.0,
+    carried = {  # n times the factor
+        "all_reduce": 2 * (n - 1),
+        "all_gather": n - 1,
+        "reduce_scatter": n - 1,
+        "all_to_all": n - 1,
+        "broadcast": n,
     }
-    if op not in factors:
-        raise ValueError(f"op: expected one of {', '.join(factors)}, found {op!r}.")
+    if op not in carried:
+        raise ValueError(f"op: expected one of {', '.join(carried)}, found {op!r}.")
     if nbytes < 0:
         raise ValueError(f"nbytes: expected at least 0, found {nbytes}.")
     if not seconds > 0:
         raise ValueError(f"seconds: expected more than 0, found {seconds}.")
     if n < 1:
         raise ValueError(f"n: expected at least 1, found {n}.")
-    return nbytes / seconds * factors[op]
+    return nbytes / seconds * carried[op] / n
 
 
 def sweep(
@@ -164,7 +163,7 @@ def half_bandwidth_size(rows: Sequence[Row]) -> float:
     """
     if len({row.nbytes for row in rows}) < 2:
         raise ValueError(f"rows: expected two different sizes or more, found {len(rows)} rows.")
-    sizes = torch.tensor([row.nbytes for row in rows], dtype=torch.float64)
+    sizes = torch.tensor([row.nbytes for row in rows])
     seconds = torch.tensor([row.seconds for row in rows], dtype=torch.float64)
     columns = torch.stack([1 / seconds, sizes / seconds], dim=1)
     alpha, slope = torch.linalg.lstsq(columns, torch.ones_like(columns[:, :1])).solution
