@@ -38,8 +38,7 @@ def tree_all_reduce(x: Num[Tensor, "*shape"], rank: int, world: int, p2p: P2P) -
     total = x.contiguous()
     arriving = torch.empty_like(total)
     below = rank & -rank if rank else world  # the parent is that far away, and children less
-    children = [rank + 2**k for k in range(_rounds(world)) if 2**k < below]
-    children = [child for child in children if child < world]
+    children = [rank + 2**k for k in range(_rounds(below)) if rank + 2**k < world]
     for child in children:
         p2p.irecv(arriving, child).wait()
         total += arriving

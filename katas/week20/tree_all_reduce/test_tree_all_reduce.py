@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.meters.communication import CountingP2P, comm_meter
+from harness.meters.dispatch import alive_bytes
 from harness.simulators.ranks import rank_device
 
 LIMIT_S = 5.0  # it takes a tenth of a second; what hangs hangs for ever
@@ -14,12 +15,12 @@ WORLDS = (1, 2, 3, 4, 5, 8, 13, 64)
 SMALL = 8  # many ranks take time: fewer tensors are enough
 
 
-def reduced(kata, oracle, tensors, view=lambda x: x):
+def reduced(kata, oracle, tensors, view=lambda x, rank: x):
     """Reduce on ranks that are threads: the network, and what each rank has then."""
     copies = [one.clone() for one in tensors]
 
     def all_reduce(rank, world, p2p):
-        returned = kata.tree_all_reduce(view(copies[rank]), rank, world, p2p)
+        returned = kata.tree_all_reduce(view(copies[rank], rank), rank, world, p2p)
         assert returned is None, f"expected it to return None, found {type(returned).__name__}"
 
     return oracle.Network(len(tensors)).run(all_reduce), copies
@@ -59,12 +60,21 @@ def test_floats_are_added_in_the_order_of_the_tree(kata, oracle, seed, world):
 
 def test_strided_tensors_are_summed_where_they_are(kata, oracle, seed):
     wide = oracle.tensors(world=3, shape=(4, 6), dtype=torch.int32, seed=seed)
-    for name, view in {"x[:, ::2]": lambda x: x[:, ::2], "x.t()": lambda x: x.t()}.items():
-        total = sum(view(one) for one in wide)
+    views = {
+        "x[:, ::2]": lambda x, _: x[:, ::2],
+        "x.t()": lambda x, _: x.t(),
+        "x.view(2, 12), on rank 1 strided": lambda x, r: (
+            x.view(12, 2).t() if r == 1 else x.view(2, 12)
+        ),
+    }
+    for name, view in views.items():
+        total = sum(view(one, r) for r, one in enumerate(wide))
         for rank, found in enumerate(reduced(kata, oracle, wide, view)[1]):
             want = wide[rank].clone()
-            view(want).copy_(total)
-            assert found.tolist() == want.tolist(), f"{name}, rank {rank}: x is {found.tolist()}"
+            view(want, rank).copy_(total)
+            assert found.tolist() == want.tolist(), (
+                f"{name} reduced, rank {rank}: x is {found.tolist()}, expected {want.tolist()}"
+            )
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -86,6 +96,14 @@ def test_a_tree_is_as_deep_as_it_must_be(kata, oracle, seed, world, cost):
         for op, _ in log:
             under_way += {"isend": 1, "wait_isend": -1}.get(op, 0)
             assert under_way <= 1, f"rank {rank} of {world}: two sends at a time, in {log}"
+
+
+def test_nothing_is_kept(kata, oracle):
+    before = alive_bytes()
+    for size in (7, 50, 50):
+        reduced(kata, oracle, [torch.ones(size)] * 3)
+    kept = alive_bytes() - before
+    assert kept == 0, f"7, 50 and 50 float32 on 3 ranks: {kept} bytes of tensors kept, expected 0"
 
 
 # two ranks, and as many as there may be
@@ -150,13 +168,13 @@ def test_below_the_crossover_the_tree_is_faster(kata, oracle, n):
 
 def test_latency_and_bandwidth_are_found_again(kata, oracle, seed):
     draw = random.Random(seed)
-    sizes = [2**power for power in range(10, 31, 2)] + [1024]
+    sizes = [2.0**power + 1 for power in range(10, 31, 2)] + [1025]
     for alpha, bw, noise in ((42e-6, 3e11, 0), (5e-6, 2.5e10, 0.02), (1e-3, 1e9, 0.2)):
         points = [(size, (alpha + size / bw) * (1 + noise * draw.uniform(-1, 1))) for size in sizes]
         draw.shuffle(points)
         found = kata.fit_alpha_beta(*zip(*points, strict=True))
         want = oracle.fit(points)
-        assert found == pytest.approx(want, rel=1e-6), (
+        assert found == pytest.approx(want, rel=1e-8), (
             f"latency {alpha}, bandwidth {bw}, noise {noise}: found {found}, expected {want}; "
             f"(bytes, seconds): {points}"
         )
@@ -190,6 +208,7 @@ def test_what_makes_no_sense_is_refused(kata):
         ("sizes", kata.fit_alpha_beta, ([8, 8], [1.0, 2.0])),
         ("sizes", kata.fit_alpha_beta, ([], [1.0])),
         ("seconds", kata.fit_alpha_beta, ([8, 9], [1.0])),
+        ("seconds", kata.fit_alpha_beta, ([8, 9], [1.0, 2.0, 3.0])),
         ("seconds", kata.fit_alpha_beta, ([8, 9, 9], [1.0, 2.0, 0.0])),
         ("seconds", kata.fit_alpha_beta, ([8, 9], [1.0, nan])),
     ):  # fmt: skip
