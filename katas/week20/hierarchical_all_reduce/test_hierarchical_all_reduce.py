@@ -12,6 +12,7 @@ import torch.distributed as dist
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
+from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
 from harness.simulators.ranks import rank_device
 
@@ -136,12 +137,12 @@ def test_floats_are_the_same_bits_on_every_rank(kata, oracle, ranks, seed):
 
 def test_strided_tensors_are_summed_where_they_are(kata, oracle, ranks, seed):
     wide = oracle.tensors(world=2, shape=(6, 10), dtype=torch.int32, seed=seed)
-    total = oracle.total(wide).to(torch.int32)
     views = {
-        "x[:, 1::2]": lambda x: x[:, 1::2],
-        "x.t()": lambda x: x.t(),
-        "x[1:4, 2:5]": lambda x: x[1:4, 2:5],
-        "x[5]": lambda x: x[5],
+        "x[:, 1::2]": lambda x, _: x[:, 1::2],
+        "x.t()": lambda x, _: x.t(),
+        "x[1:4, 2:5]": lambda x, _: x[1:4, 2:5],
+        "x[5]": lambda x, _: x[5],
+        "x.view(2, 30), on rank 1 strided": lambda x, r: x.view(30, 2).t() if r else x.view(2, 30),
     }
 
     def all_reduce(rank, world):
@@ -149,14 +150,14 @@ def test_strided_tensors_are_summed_where_they_are(kata, oracle, ranks, seed):
         sums = []
         for view in views.values():
             x = own(wide[rank])
-            cluster.reduce(kata, view(x))
+            cluster.reduce(kata, view(x, rank))
             sums.append(x)
         return sums
 
     for rank, sums in enumerate(ranks(2, all_reduce, timeout_s=LIMIT_S)):
         for (name, view), x in zip(views.items(), sums, strict=True):
             want = wide[rank].clone()
-            view(want).copy_(view(total))
+            view(want, rank).copy_(oracle.total([view(one, r) for r, one in enumerate(wide)]))
             assert x.tolist() == want.tolist(), (
                 f"{name} reduced, rank {rank}: x is {x.tolist()}, expected {want.tolist()}"
             )
@@ -194,6 +195,41 @@ def test_nodes_send_each_other_shards_alone(kata, oracle, ranks, cost, seed, dis
         assert peak <= 4000, f"4000 float16 on 2 nodes of 2: {peak} bytes of new memory, not 4000"
 
 
+class Done:
+    """A collective that is over."""
+
+    def wait(self):
+        pass
+
+
+class Echo(Collectives):
+    """A fabric whose ranks hold the same: nothing is under way, and nothing kept."""
+
+    def all_reduce(self, tensor):
+        tensor.mul_(self.world)
+        return Done()
+
+    def reduce_scatter(self, output, tensor):
+        output.copy_(self.world * tensor[: len(output)])
+        return Done()
+
+    def all_gather(self, output, tensor):
+        output.view(self.world, -1).copy_(tensor)
+        return Done()
+
+
+def test_nothing_is_kept(kata, ranks):
+    def kept(rank, world):
+        intra, inter = Echo(), Echo([dist.new_group([one]) for one in range(world)][rank])
+        before = alive_bytes()
+        for size in (1, 51, 51):
+            kata.hierarchical_all_reduce(own(torch.ones(size)), intra, inter)
+        return alive_bytes() - before
+
+    found = ranks(2, kept, timeout_s=LIMIT_S)
+    assert found == [0, 0], f"1, 51 and 51 float32: {found} bytes of tensors kept, expected 0"
+
+
 class Closed(Collectives):
     """A fabric on which nothing may be sent."""
 
@@ -206,15 +242,19 @@ def test_groups_that_are_no_grid_are_refused(kata, ranks):
         groups = [dist.new_group(half) for half in ([0, 1], [2, 3], [0, 1], [2, 3])]
         half, same_half = (Closed(group) for group in groups[rank // 2 :: 2])
         everybody = Closed()
+        alone = [Closed(dist.new_group([one])) for one in range(world)][rank]
         for name, intra, inter in (
             ("intra", everybody, everybody),
             ("intra", everybody, half),
             ("intra", half, everybody),
+            ("intra", half, alone),
+            ("intra", alone, half),
             ("inter", half, half),
             ("inter", half, same_half),
         ):
-            with pytest.raises(ValueError, match=f"^{name}: "):
-                kata.hierarchical_all_reduce(torch.ones(3), intra, inter)
+            for x in (torch.ones(3), torch.ones(0)):
+                with pytest.raises(ValueError, match=f"^{name}: "):
+                    kata.hierarchical_all_reduce(x, intra, inter)
 
     ranks(4, refused, timeout_s=LIMIT_S)
 
@@ -281,7 +321,8 @@ def test_what_makes_no_sense_is_refused(kata):
     for name, call, args in (
         ("gen", kata.nvlink_bandwidth, (0,)), ("gen", kata.nvlink_bandwidth, (6,)),
         ("nbytes", switch, (-1, 0, 0)), ("n", switch, (0, 0, 0)), ("gpu_bw", switch, (0, 1, 0)),
-        ("nbytes", mesh, (nan, 0)), ("gpu_bw", mesh, (1, -1)),
+        ("nbytes", mesh, (nan, 0)), ("nbytes", mesh, (-1e-9, 1)),
+        ("gpu_bw", mesh, (1, -1)),
         ("nbytes", predict, (-1, 0, 0, 0, 0, -1, -1)), ("nodes", predict, (0, 0, 0, 0, 0, -1, -1)),
         ("g", predict, (0, 1, 0, 0, 0, -1, -1)), ("intra_bw", predict, (0, 1, 1, 0, 0, -1, -1)),
         ("nic_bw", predict, (0, 1, 1, 1, nan, -1, -1)),
