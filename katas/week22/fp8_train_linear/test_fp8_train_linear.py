@@ -1,0 +1,188 @@
+"""Gradients, each quantized along its own axis; what is kept for them; the quantizers."""
+
+import pytest
+import torch
+
+from harness.judge import assert_matches, assert_nearest
+from harness.meters.dispatch import saved_meter
+from harness.simulators.block_scaled import E4M3, block_amax
+
+BUILD = {"m": 8192, "n": 7168, "k": 4096, "dtype": "bfloat16"}
+TINY = torch.finfo(torch.float32).tiny
+
+
+def draw(oracle, device, seed, tokens=200, n=128, k=256, dtype=torch.float32, **more):
+    """x, w and dy, the first two wanting gradients."""
+    inputs = oracle.make_inputs(
+        tokens=tokens, n=n, k=k, dtype=dtype, device=device, seed=seed, **more
+    )
+    x, w = (inputs[name].requires_grad_() for name in ("x", "w"))
+    dy = torch.randn(tokens, n, generator=torch.Generator().manual_seed(seed + 1))
+    return x, w, dy.to(dtype).to(device)
+
+
+def assert_gradients(kata, oracle, x, w, dy):
+    kata.fp8_train_linear(x, w).backward(dy)
+    right = oracle.gradients(x.detach(), w.detach(), dy)
+    for name, found in (("dx", x.grad), ("dw", w.grad)):
+        want, trusted = right[name]
+        assert found.dtype == x.dtype, f"{name}: expected {x.dtype}, found {found.dtype}"
+        try:
+            assert_matches(found, want, same_precision=trusted)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+# ---- gradients -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [1, 128, 130])
+def test_gradients_of_any_number_of_tokens(kata, oracle, device, seed, tokens):
+    assert_gradients(kata, oracle, *draw(oracle, device, seed, tokens=tokens))
+
+
+def test_gradients_where_tokens_and_channels_differ(kata, oracle, device, seed):
+    # 10^4 apart: a scale along the wrong axis rounds the small ones away
+    x, w, dy = draw(oracle, device, seed, decades=2.0)
+    sizes = torch.rand(328, generator=torch.Generator().manual_seed(seed)).to(device)
+    dy = dy * 100 ** (2 * sizes[:200, None] - 1) * 100 ** (2 * sizes[200:] - 1)
+    assert_gradients(kata, oracle, x, w, dy)
+
+
+def test_gradients_in_half_precision(kata, oracle, device, seed):
+    assert_gradients(kata, oracle, *draw(oracle, device, seed, tokens=60, dtype=torch.float16))
+
+
+def test_a_gradient_that_lies_anywhere(kata, oracle, device, seed):
+    # of a sum it is one number, seen everywhere; of a transposed loss it lies by columns
+    x, w, _ = draw(oracle, device, seed, tokens=140, n=128, k=128)
+    assert_gradients(kata, oracle, x, w, torch.full((1, 1), 3.0, device=device).expand(140, 128))
+    x.grad = w.grad = None
+    by_columns = torch.randn(128, 140, generator=torch.Generator().manual_seed(seed)).to(device).T
+    assert_gradients(kata, oracle, x, w, by_columns)
+
+
+def test_weights_are_the_same_numbers_there_and_back(kata, oracle, device, seed):
+    # products with one-hot rows show them
+    x, w, _ = draw(oracle, device, seed, tokens=256, n=256, k=256, decades=1.0)
+    w.requires_grad_(False)
+    one_hot = torch.eye(256, device=device)
+    there = kata.fp8_train_linear(one_hot, w)  # w.T
+    kata.fp8_train_linear(x, w).backward(one_hot)
+    off = ((x.grad - there.T).abs() / there.T.abs().clamp_min(1e-20)).max().item()
+    assert off < 1e-6, f"w as it is in y, and in dx: up to {off:.2g} of a number apart"
+
+
+def test_an_outlier_of_a_token_is_its_own(kata, oracle, device, seed):
+    # one number of x 10^5 times as large: dw knows no more of its column in its block of tokens
+    x, w, dy = draw(oracle, device, seed, tokens=256)
+    with torch.no_grad():
+        x[5, 7] *= 1e5
+        dy[:128] = 0  # what it does to its own block does not count
+    kata.fp8_train_linear(x, w).backward(dy)
+    want = dy.double().T @ x.detach().double()
+    off = ((w.grad - want).norm() / want.norm()).item()
+    assert off < 0.045, f"dw of the other 128 tokens: off by {off:.3f}, expected 0.037"
+
+
+def test_errors_are_those_of_two_roundings(kata, oracle, device, seed, cost):
+    x, w, dy = draw(oracle, device, seed)
+    y = kata.fp8_train_linear(x, w)
+    y.backward(dy)
+    right = oracle.gradients(x.detach(), w.detach(), dy)
+    truths = {"y": oracle.reference(x=x.detach(), w=w.detach())}
+    truths |= {name: want for name, (want, _) in right.items()}
+    for name, found in (("y", y.detach()), ("dx", x.grad), ("dw", w.grad)):
+        want = truths[name]
+        cost.check(f"{name}_error", ((found - want).norm() / want.norm()).item())
+
+
+# ---- what the backward pass takes ----------------------------------------------------------
+
+
+def test_a_byte_is_kept_for_each_number(kata, oracle, device, seed, cost):
+    x, w, _ = draw(oracle, device, seed, tokens=256, n=256, k=384)
+    with saved_meter() as saved:
+        kata.fp8_train_linear(x, w)
+    cost.check("saved", saved.bytes / (x.numel() + w.numel()))
+
+
+@pytest.mark.parametrize("needed", ["x", "w"])
+def test_no_gradient_is_made_that_nobody_needs(kata, oracle, seed, traffic, needed):
+    x, w, dy = draw(oracle, "cpu", seed, tokens=128, n=128, k=128)
+    {"x": w, "w": x}[needed].requires_grad_(False)
+    y = kata.fp8_train_linear(x, w)
+    with traffic() as moved:
+        y.backward(dy)
+    assert moved.launches == 1, f"only {needed} needs a gradient: {moved.launches} products"
+    assert ((x.grad is None), (w.grad is None)) == (needed == "w", needed == "x")
+
+
+def test_backward_may_be_called_again(kata, oracle, device, seed):
+    x, w, dy = draw(oracle, device, seed, tokens=128, n=128, k=128)
+    y = kata.fp8_train_linear(x, w)
+    first = torch.autograd.grad(y, (x, w), dy, retain_graph=True)
+    again = torch.autograd.grad(y, (x, w), dy)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+
+
+@pytest.mark.parametrize("name", ["x", "w", "dy"])
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf")], ids=str)
+def test_what_is_not_finite_is_refused(kata, oracle, device, seed, name, bad):
+    x, w, dy = draw(oracle, device, seed, tokens=2, n=128, k=128)
+    with torch.no_grad():
+        {"x": x, "w": w, "dy": dy}[name][1, 100] = bad
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.fp8_train_linear(x, w).backward(dy)
+
+
+# ---- the product ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_row", [0, 1], ids=["blocks", "rows"])
+def test_every_product_is_one_of_fp8(compiled, by_row):
+    kernels = compiled(
+        target="sm_90", function="fp8_gemm_nt", **BUILD, **({"by_row": 1} if by_row else {})
+    )
+    ptx = "".join(kernel.ptx for kernel in kernels)
+    products = [line for line in ptx.splitlines() if "wgmma.mma_async" in line]
+    assert products, "expected wgmma in the build for sm_90"
+    wide = [line.strip() for line in products if "k32.f32.e4m3.e4m3" not in line]
+    assert not wide, f"expected products of e4m3, found {wide[0][:80]}"
+
+
+# ---- the quantizers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [("quant_1x128", (1, 128)), ("quant_128x128", (128, 128))],
+    ids=["rows", "blocks"],
+)
+@pytest.mark.parametrize("rows", [1, 200])
+def test_numbers_are_the_nearest(kata, device, seed, name, block, rows):
+    x = torch.randn(384, rows, generator=torch.Generator().manual_seed(seed)).to(device).T
+    x[:, :128] = 0
+    x[rows // 2, 130] = 3e4
+    x[-1, 256:] *= 1e-30
+    before = x.clone()
+    numbers, scales = getattr(kata, name)(x)
+    assert torch.equal(x, before), "x: expected as it was, found other numbers in it"
+    assert (numbers.dtype, scales.dtype) == (torch.float8_e4m3fn, torch.float32)
+    assert numbers.is_contiguous(), f"numbers: expected contiguous, found {numbers.stride()}"
+    assert scales.is_contiguous(), f"scales: expected contiguous, found {scales.stride()}"
+    want = (block_amax(before.double(), block) / 448).clamp_min(TINY)
+    assert scales.shape == want.shape, f"scales: expected {want.shape}, found {scales.shape}"
+    off = (scales.double() / want - 1).abs().max().item()
+    assert off < 2**-22, f"scales: {scales.tolist()}, expected {want.tolist()}"
+    assert_nearest(numbers, scales, before, E4M3, block)
+
+
+@pytest.mark.parametrize(("name", "argument"), [("quant_1x128", "x"), ("quant_128x128", "w")])
+def test_what_cannot_be_quantized_is_refused(kata, device, name, argument):
+    bad = torch.ones(3, 128, device=device)
+    bad[2, 100] = float("inf")
+    for x in (torch.ones(3, 100, device=device), torch.ones(3, 0, device=device), bad):
+        with pytest.raises(ValueError, match=f"^{argument}: "):
+            getattr(kata, name)(x)
