@@ -17,7 +17,7 @@ MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads; 512 leave each 128 regi
 KEPT = 128  # survivors that shared memory has room for
 
 WARPS = MAX_BLOCK // WARP
-AHEAD = 8  # loads that a thread has under way together
+AHEAD = 16  # loads that a thread has under way together
 TOKEN_BITS = 24  # a vocabulary has at most 2^24 tokens
 RANK_BITS = 32 + TOKEN_BITS
 DIGIT_BITS = 8

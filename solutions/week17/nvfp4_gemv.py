@@ -21,7 +21,7 @@ KEPT = tl.constexpr(0x81C00000 - 2**32)  # of a float32: sign, two bits of expon
 TO_X, TO_Y = tl.constexpr(2.0**100), tl.constexpr(2.0 ** (126 + 8 - 100))
 TILE = (32, 64)  # rows, groups of 16
 WARPS = 4
-STAGES = 3
+STAGES = 1  # loads go to registers, and the warps of other programs have work meanwhile
 
 
 @triton.jit
@@ -41,8 +41,10 @@ def _nvfp4_gemv_kernel(
         scales = (tl.load(scales_ptr + offsets, mask=mask, other=0).to(tl.uint16) & 0x7F) << 7
         part = tl.zeros([BLOCK_N, BLOCK_G], tl.float32)
         for i in tl.static_range(GROUP):
-            x_ptrs = x_ptr + cols * GROUP + i
-            x = tl.load(x_ptrs, mask=cols < groups, other=0.0).to(tl.float32) * TO_X
+            if i % 4 == 0:  # four of x in a word: loaded one by one they take as long as the codes
+                four = tl.load(x_ptr + cols * (GROUP // 4) + i // 4, mask=cols < groups, other=0)
+            x = (four >> (16 * (i % 4))).to(tl.uint16).to(tl.float16, bitcast=True)
+            x = x.to(tl.float32) * TO_X
             words = (codes >> (32 * (i // 8))).to(tl.int32)
             # to the top, then down with copies of the sign, until the rest lies around bit 23
             bits = ((words << (28 - 4 * (i % 8))) >> 6) & KEPT
@@ -79,8 +81,11 @@ def nvfp4_gemv(
     BLOCK_N, BLOCK_G = TILE
     if not N or not groups:
         return y.zero_()
+    if x.data_ptr() % 8:
+        x = x.clone()
     _nvfp4_gemv_kernel[(triton.cdiv(N, BLOCK_N),)](
-        packed.view(torch.uint64), scales.view(torch.uint8), global_scale, x, y, N, groups,
+        packed.view(torch.uint64), scales.view(torch.uint8), global_scale, x.view(torch.uint64),
+        y, N, groups,
         BLOCK_N=BLOCK_N, BLOCK_G=BLOCK_G, GROUP=GROUP, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
     return y

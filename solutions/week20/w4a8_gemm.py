@@ -29,7 +29,7 @@ class Config:
 
 
 CPU = Config(m=16, n=64)
-GPU = Config(m=16, n=64)
+GPU = Config(m=16, n=32, warps=2)
 
 
 def quant_w4(

@@ -16,7 +16,7 @@ FULL = 0xFFFFFFFF  # a mask that names every lane of a warp
 MIN_BLOCK, BLOCK, MAX_BLOCK = WARP, 512, 512  # threads; 512 leave each 128 registers
 
 WARPS = MAX_BLOCK // WARP
-AHEAD = 8  # loads that a thread has under way together
+AHEAD = 16  # loads that a thread has under way together
 TOKEN_BITS = 24  # a vocabulary has at most 2^24 tokens
 
 

@@ -22,7 +22,7 @@ def _nvfp4_gemv_kernel(
     codes_ptr, scales_ptr, global_ptr, x_ptr, y_ptr, N, groups,
     BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a tile of rows along k: codes and scales once, decode, multiply, add up (about 20
+    # TODO(kata): a tile of rows along k: codes and scales once, decode, multiply, add up (about 25
     # lines with helpers)
     pass
 

@@ -110,6 +110,14 @@ def test_gpus_without_e4m3_take_it(compiled):
     assert kernels, "expected a kernel for sm_80, to which scales are bytes"
 
 
+def test_x_may_begin_anywhere(kata, oracle, device, seed):
+    inputs = oracle.make_inputs(n=2, k=32, dtype=torch.float16, device=device, seed=seed)
+    for start in (1, 2, 3):
+        x = inputs["x"].new_zeros(32 + start)[start:].copy_(inputs["x"])
+        found = kata.nvfp4_gemv(**inputs | {"x": x})
+        assert found.equal(kata.nvfp4_gemv(**inputs)), f"x begins {2 * start} bytes later"
+
+
 def test_codes_that_are_not_aligned_are_refused(kata, oracle, device, seed):
     inputs = oracle.make_inputs(n=2, k=32, dtype=torch.float16, device=device, seed=seed)
     room = torch.zeros(40, dtype=torch.uint8, device=device)
