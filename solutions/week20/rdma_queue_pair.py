@@ -1,6 +1,6 @@
 """Kata week20/rdma_queue_pair: verbs between two hosts, and what a bounce through memory costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,7 +101,7 @@ class End(Protocol):
     def deliver(self, values: ndarray) -> None:
         """Hand over a block that has been received."""
 
-    def register(self, name: str, lo: int, hi: int, access: frozenset[str] = frozenset()) -> Mr:
+    def register(self, name: str, lo: int, hi: int, access: Set[str] = frozenset()) -> Mr:
         """Register a range: "LOCAL_WRITE", "REMOTE_READ", "REMOTE_WRITE"; reading it is free."""
 
     def deregister(self, mr: Mr) -> None:
@@ -167,7 +167,7 @@ def stream_recv(end: End, blocks: int, size: int) -> Iterator[object]:
     batch = max(1, slots // 2)
     qp = end.create_qp()
     qp.modify("INIT")
-    ring = end.register("ring", 0, slots * size, frozenset({"LOCAL_WRITE", "REMOTE_WRITE"}))
+    ring = end.register("ring", 0, slots * size, {"LOCAL_WRITE", "REMOTE_WRITE"})
     for _ in range(slots):
         qp.post_recv()
     qp.modify("RTR", (yield end.hear()))
@@ -194,10 +194,10 @@ def rendezvous_send(end: End) -> Iterator[object]:
     end.tell(qp.number)
     qp.modify("RTR", (yield end.hear()))
     qp.modify("RTS")
-    data = end.register("data", 0, end.size("data"), frozenset({"REMOTE_READ"}))
+    data = end.register("data", 0, end.size("data"), {"REMOTE_READ"})
     header = end.register("header", 0, 2)
     end.store("header", 0, [data.rkey, end.size("data")])
-    qp.post_send(Wr(op="SEND", lkey=header.lkey, lo=0, hi=2, signaled=True))
+    qp.post_send(Wr(op="SEND", lkey=header.lkey, hi=2, signaled=True))
     yield qp.next_sent()
     end.deregister(header)
     yield qp.next_received()
@@ -208,7 +208,7 @@ def rendezvous_recv(end: End) -> Iterator[object]:
     """Read what `rendezvous_send` offers into the beginning of "inbox"."""
     qp = end.create_qp()
     qp.modify("INIT")
-    header = end.register("header", 0, 2, frozenset({"LOCAL_WRITE"}))
+    header = end.register("header", 0, 2, {"LOCAL_WRITE"})
     qp.post_recv(header.lkey, 0, 2)
     qp.modify("RTR", (yield end.hear()))
     end.tell(qp.number)
@@ -216,7 +216,7 @@ def rendezvous_recv(end: End) -> Iterator[object]:
     yield qp.next_received()
     rkey, size = end.load("header", 0, 2)
     end.deregister(header)
-    inbox = end.register("inbox", 0, size, frozenset({"LOCAL_WRITE"}))
+    inbox = end.register("inbox", 0, size, {"LOCAL_WRITE"})
     places = end.depth
     for lo in range(0, size, end.max_read):
         if not places:
@@ -273,5 +273,5 @@ def _check_rates(nbytes: int, chunk: int = 1, **rates: float) -> None:
     if chunk < 1:
         raise ValueError(f"chunk: expected 1 or more, found {chunk}")
     for name, rate in rates.items():
-        if rate <= 0:
+        if not rate > 0:
             raise ValueError(f"{name}: expected a positive rate, found {rate}")

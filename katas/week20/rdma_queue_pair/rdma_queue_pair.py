@@ -1,6 +1,6 @@
 """Kata week20/rdma_queue_pair: verbs between two hosts, and what a bounce through memory costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,7 +101,7 @@ class End(Protocol):
     def deliver(self, values: ndarray) -> None:
         """Hand over a block that has been received."""
 
-    def register(self, name: str, lo: int, hi: int, access: frozenset[str] = frozenset()) -> Mr:
+    def register(self, name: str, lo: int, hi: int, access: Set[str] = frozenset()) -> Mr:
         """Register a range: "LOCAL_WRITE", "REMOTE_READ", "REMOTE_WRITE"; reading it is free."""
 
     def deregister(self, mr: Mr) -> None:

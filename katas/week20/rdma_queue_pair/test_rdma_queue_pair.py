@@ -1,5 +1,6 @@
 """A stream and a rendezvous between two simulated NICs, in any order; what they cost; times."""
 
+import math
 import random
 
 import numpy as np
@@ -81,6 +82,14 @@ def test_one_completion_frees_many_places(kata, oracle, cost):
 def test_the_sender_runs_ahead(kata, oracle, cost):
     late = next(oracle.orders(random.Random(0), 2, 0))  # messages arrive when nobody can go on
     cost.check("ahead", stream(kata, oracle, 32, choose=late).agents[0]._ahead)
+    # the shortest counts: staging, ring, queues, nothing
+    for staging, ring, depth in ((3, 9, 8), (9, 4, 8), (9, 8, 5), (16, 16, 16)):
+        net = stream(kata, oracle, 40, 2, staging, ring, depth, choose=late)
+        found, expected = net.agents[0]._ahead, min(staging, ring, depth)
+        assert found == expected, (
+            f"staging for {staging}, ring for {ring}, depth {depth}: {found} blocks under way, "
+            f"expected {expected}"
+        )
 
 
 # ---- rendezvous ----------------------------------------------------------------------------
@@ -129,6 +138,12 @@ def test_a_buffer_is_registered_once(kata, oracle):
             assert len(names) == len(set(names)), f"{end} registered {names}, each once expected"
 
 
+def test_each_side_uses_one_queue_pair(kata, oracle):
+    for net in (stream(kata, oracle, 5), rendezvous(kata, oracle, 20)):
+        made = sorted(str(qp) for qp in net.qps.values())
+        assert len(made) == 2, f"queue pairs made: {made}, expected one on each side"
+
+
 # ---- times ---------------------------------------------------------------------------------
 
 
@@ -172,8 +187,13 @@ def test_a_bounce_takes_as_long_as_its_chunks(kata, oracle, nbytes, chunk, pcie,
         ("bounce_time", (9, 4, 0.0, 1.0, 1.0), "pcie"),
         ("bounce_time", (9, 4, 1.0, -1.0, 1.0), "nic"),
         ("bounce_time", (9, 4, 1.0, 1.0, 0.0), "dram"),
-        ("gpudirect_time", (-1, 1.0, 1.0), "nbytes"),
-        ("gpudirect_time", (9, 0.0, 1.0), "pcie"),
+        ("bounce_time", (9, 4, 1.0, 1.0, math.nan), "dram"),
+        ("bounce_time", (-1, 0, 0.0, 0.0, 0.0), "nbytes"),
+        ("bounce_time", (9, 0, 0.0, 0.0, 0.0), "chunk"),
+        ("bounce_time", (9, 4, math.nan, 0.0, 0.0), "pcie"),
+        ("bounce_time", (9, 4, 1.0, 0.0, 0.0), "nic"),
+        ("gpudirect_time", (-1, 0.0, 0.0), "nbytes"),
+        ("gpudirect_time", (9, 0.0, 0.0), "pcie"),
         ("gpudirect_time", (9, 1.0, 0.0), "nic"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
