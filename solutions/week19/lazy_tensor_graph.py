@@ -1,8 +1,9 @@
 """Kata week19/lazy_tensor_graph: operators record; a step compiles each structure once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from weakref import WeakValueDictionary
 
@@ -137,7 +138,7 @@ class LazyTensor:
             )
         if op == "reshape":
             source, shape = args
-            return LazyTensor(source._storage, record(op, [source._node()], tuple(shape)).shape)
+            return LazyTensor(source._storage, record(op, [source._node()], shape).shape)
         node, device = _recorded(op, args)
         return device._tensor(node)
 
@@ -156,8 +157,7 @@ class LazyTensor:
         node, _ = _recorded("add", (self, other))
         if node.shape != self._shape:
             raise ValueError(f"add_: expected the shape {self._shape}, found {node.shape}")
-        whole = self._storage.node.shape
-        self._storage.node = node if node.shape == whole else record("reshape", [node], whole)
+        self._storage.node = node
         return self
 
     def cpu(self) -> Tensor:
@@ -205,7 +205,7 @@ class LazyDevice:
     def __init__(self) -> None:
         # in the order in which tensors were made; of those that nobody holds nothing stays
         self._storages: WeakValueDictionary[int, _Storage] = WeakValueDictionary()
-        self._made = 0
+        self._numbers = count()
         self._programs: dict[str, Callable[[Sequence[Tensor]], list[Tensor]]] = {}
         self._metrics = {"compiles": 0, "cache_hits": 0, "executions": 0, "nodes": 0}
         self._syncs_refused = False
@@ -219,11 +219,10 @@ class LazyDevice:
         """
         if not t.is_floating_point():
             raise TypeError(f"t: expected a floating-point dtype, found {t.dtype}")
-        return self._tensor(data(t.detach().clone(memory_format=torch.contiguous_format)))
+        return self._tensor(data(t.detach().clone()))
 
     def _tensor(self, node: Node) -> LazyTensor:
-        storage = self._storages[self._made] = _Storage(self, node)
-        self._made += 1
+        storage = self._storages[next(self._numbers)] = _Storage(self, node)
         return LazyTensor(storage, node.shape)
 
     def mark_step(self, roots: Sequence[LazyTensor] | None = None) -> None:
@@ -242,7 +241,7 @@ class LazyDevice:
         pending = dict.fromkeys(one.node for one in storages if one.node.value is None)
         if not pending:
             return
-        program, parameters = _traced(list(pending))
+        program, parameters = _traced(pending)
         key = repr(program)  # tells -0.0 from 0.0, which are equal
         if key in self._programs:
             self._metrics["cache_hits"] += 1
@@ -268,7 +267,7 @@ class LazyDevice:
             self._syncs_refused = before
 
 
-def _traced(roots: Sequence[Node]) -> tuple[Program, list[Tensor]]:
+def _traced(roots: Iterable[Node]) -> tuple[Program, list[Tensor]]:
     """The program that computes `roots`, equal steps once, and the data it is run on."""
     order = _operands_first(roots)
     leaves = [node for node in order if node.value is not None]
@@ -290,14 +289,14 @@ def _traced(roots: Sequence[Node]) -> tuple[Program, list[Tensor]]:
     return program, [leaf.value for leaf in leaves]
 
 
-def _operands_first(roots: Sequence[Node]) -> list[Node]:
+def _operands_first(roots: Iterable[Node]) -> Iterable[Node]:
     """All nodes that `roots` need; without recursion, a graph may be deep."""
     done: dict[Node, None] = {}
-    stack = [*reversed(roots)]
+    stack = [*roots]
     while stack:
         waiting = [operand for operand in stack[-1].operands if operand not in done]
         if waiting:
             stack += reversed(waiting)
         else:
             done[stack.pop()] = None
-    return list(done)
+    return done

@@ -127,7 +127,7 @@ class LazyTensor:
         Raises:
             ValueError: shapes, dtypes or devices do not fit.
         """
-        raise NotImplementedError  # TODO(kata): (about 6 lines)
+        raise NotImplementedError  # TODO(kata): (about 5 lines)
 
     def cpu(self) -> Tensor:
         """

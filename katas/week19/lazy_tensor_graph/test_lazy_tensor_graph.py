@@ -1,5 +1,6 @@
 """Values as PyTorch computes them, compilations and kernels counted, views, syncs and lifetimes."""
 
+from collections import namedtuple
 from functools import cached_property
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-COUNTED = ("compiles", "cache_hits", "executions", "nodes")
+Counts = namedtuple("Counts", ["compiles", "cache_hits", "executions", "nodes"])
 F64 = torch.float64
 
 
@@ -28,7 +29,7 @@ class Lazy:
         self.device.mark_step(*args)
 
     def counts(self):
-        return tuple(self.device.metrics()[name] for name in COUNTED)
+        return Counts(*(self.device.metrics()[name] for name in Counts._fields))
 
 
 @pytest.fixture
@@ -168,10 +169,16 @@ def test_roots_alone_are_computed(lazy, dispatch):
         lazy.step([])
         lazy.step([one, torch.reshape(one, (2, 1)), x])
     assert kernels(d) == 1
+    assert lazy.counts() == (1, 0, 1, 1), (
+        f"steps of mul, of nothing, of data and a view of it: {lazy.counts()}, expected 1, 0, 1, 1"
+    )
     with dispatch() as d:
         lazy.step([other, other])
     assert kernels(d) == 1
     assert lazy.counts() == (2, 0, 2, 2)
+    once = torch.relu(x)
+    lazy.step([once])
+    assert lazy.counts() == (2, 1, 3, 3), f"relu as a root twice, then once: {lazy.counts()}"
 
 
 def test_a_graph_may_be_deep(lazy):
@@ -286,13 +293,23 @@ def test_roots_come_in_the_order_in_which_they_were_made(lazy, calls):
         held[-1][0].add_(1.0)
         lazy.step()
     assert asked.calls == 1
+    for _ in range(2):  # a view comes with the tensor that it is of, whichever of them is held
+        first, second = torch.relu(x), torch.add(x, 1.0)
+        if asked.calls == 2:
+            first = torch.reshape(first, (2, 1))
+        lazy.step()
+        del first, second
+    assert asked.calls == 2, "relu and add, then the same with a view of relu alone held"
 
 
 def test_metrics_are_a_snapshot_of_one_device(kata, lazy):
     before = lazy.device.metrics()
     lazy([1.0]).add_(1.0).item()
-    assert before == dict.fromkeys(COUNTED, 0)
-    assert kata.LazyDevice().metrics() == before
+    assert before == dict.fromkeys(Counts._fields, 0)
+    other = kata.LazyDevice()
+    assert other.metrics() == before
+    other.to_lazy(torch.ones(1, dtype=F64)).add_(1.0).item()
+    assert other.metrics()["compiles"] == 1, "what another device has compiled is not found here"
     lazy.device.metrics()["compiles"] = 7
     assert lazy.counts() == (1, 0, 1, 1)
 
@@ -392,7 +409,9 @@ def test_a_view_outlives_its_tensor(lazy):
     view = torch.reshape(x, (2, 1))
     del x
     lazy.step()
-    assert lazy.counts() == (1, 0, 1, 1)
+    assert lazy.counts() == (1, 0, 1, 1), (
+        f"a step of mul, of which a view alone is held: {lazy.counts()}, expected 1, 0, 1, 1"
+    )
     assert view.cpu().tolist() == [[3.0], [6.0]]
 
 
@@ -417,13 +436,21 @@ def test_reading_computes_one_tensor(lazy, read, expected):
     assert other.item() == 1.0
 
 
+@pytest.mark.parametrize("number", [0.0, -0.0, -2.0, float("nan")], ids=str)
+def test_a_number_is_judged_and_shown_as_by_pytorch(lazy, number):
+    x, trusted = lazy(number), torch.tensor(number, dtype=F64)
+    assert bool(x) == bool(trusted), f"bool of {number}"
+    assert repr(x) == f"lazy({trusted!r})"
+
+
 @pytest.mark.parametrize(
     "read",
     [lambda x: x.item(), bool, repr, lambda x: x.cpu()],
     ids=["item", "bool", "repr", "cpu"],
 )
-def test_no_sync_refuses_to_compute(lazy, read):
+def test_no_sync_refuses_to_compute(kata, lazy, read):
     x = torch.mul(lazy([2.0]), 2.0)
+    other = kata.LazyDevice().to_lazy(torch.ones(1))  # where syncs are allowed
     with lazy.device.no_sync():
         with lazy.device.no_sync():
             pass
@@ -433,6 +460,7 @@ def test_no_sync_refuses_to_compute(lazy, read):
         lazy.step([x])
         read(x)
         read(torch.reshape(x, (1, 1)))
+        read(torch.relu(other))
 
 
 def test_no_sync_ends_with_an_exception(lazy):
@@ -478,9 +506,10 @@ def test_shapes_are_refused_while_recording(lazy):
     assert x.cpu().tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_integers_are_refused(lazy):
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+def test_floats_alone_are_taken(lazy, dtype):
     with pytest.raises(TypeError, match="^t: "):
-        lazy.device.to_lazy(torch.ones(2, dtype=torch.int64))
+        lazy.device.to_lazy(torch.ones(2, dtype=dtype))
 
 
 def test_two_devices_are_refused(kata, lazy):
