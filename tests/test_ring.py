@@ -69,12 +69,17 @@ def test_each_post_is_waited_for_once():
 
 
 def test_what_cannot_be_sent_is_refused():
+    def gathered(output, tensor):
+        LateCollectives().all_gather(output, tensor)
+
     def strided(rank, world):
         LateRing().post(torch.ones(2, 3).t())
 
     for world, turn, says in (
         (1, lambda rank, world: RingComm().post(torch.ones(2)), "ring of one"),
         (2, strided, "contiguous"),
+        (1, lambda rank, world: gathered(torch.ones(6), torch.ones(2, 3).t()), "contiguous"),
+        (1, lambda rank, world: gathered(torch.ones(12)[::2], torch.ones(6)), "contiguous"),
     ):
         with pytest.raises(UsageProblem, match=says):
             run_ranks(world, turn)

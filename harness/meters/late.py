@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageProblem
 from harness.meters.collectives import Collectives
 from harness.meters.communication import Pending
 from harness.meters.ring import Arriving, RingComm
@@ -94,6 +95,10 @@ class LateRing(RingComm):
 
 def _apart(output: Tensor, tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Copy what is sent, make room for what arrives, and hide the output."""
+    if not (output.is_contiguous() and tensor.is_contiguous()):
+        raise UsageProblem(  # NCCL refuses it; gloo may take it
+            "comm: expected contiguous tensors, found a strided one. Call contiguous()."
+        )
     sent, arriving = tensor.detach().clone(), torch.empty_like(output, requires_grad=False)
     # an output that is a part of the input, which is allowed, arrives as late as any other
     if output.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
