@@ -236,7 +236,7 @@ def fp8_train_linear(
         ValueError: an argument is not as said above, or not finite; in the backward pass dy is
             not finite (`dy: `). The message begins with the argument's name.
     """
-    if x.ndim != 2 or not x.is_floating_point() or not x.numel():
+    if x.ndim != 2 or not x.is_floating_point() or not len(x):
         raise ValueError(f"x: expected [tokens, k], found {x.dtype} {tuple(x.shape)}")
     if w.ndim != 2 or w.shape[1] != x.shape[1] or w.shape[0] == 0 or w.shape[0] % BLOCK:
         raise ValueError(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.judge import assert_matches, assert_nearest
-from harness.meters.dispatch import saved_meter
+from harness.meters.dispatch import alive_bytes
 from harness.simulators.block_scaled import E4M3, block_amax
 
 BUILD = {"m": 8192, "n": 7168, "k": 4096, "dtype": "bfloat16"}
@@ -74,15 +74,15 @@ def test_weights_are_the_same_numbers_there_and_back(kata, oracle, device, seed)
 
 
 def test_an_outlier_of_a_token_is_its_own(kata, oracle, device, seed):
-    # one number of x 10^5 times as large: dw knows no more of its column in its block of tokens
-    x, w, dy = draw(oracle, device, seed, tokens=256)
+    # one number of x 10^7 times as large: dw knows no more of its column in its block of tokens
+    x, w, dy = draw(oracle, device, seed, tokens=200)
     with torch.no_grad():
-        x[5, 7] *= 1e5
+        x[100, 7] *= 1e7
         dy[:128] = 0  # what it does to its own block does not count
     kata.fp8_train_linear(x, w).backward(dy)
     want = dy.double().T @ x.detach().double()
     off = ((w.grad - want).norm() / want.norm()).item()
-    assert off < 0.045, f"dw of the other 128 tokens: off by {off:.3f}, expected 0.037"
+    assert off < 0.045, f"dw of the last 72 tokens: off by {off:.3f}, expected 0.037"
 
 
 def test_errors_are_those_of_two_roundings(kata, oracle, device, seed, cost):
@@ -101,10 +101,14 @@ def test_errors_are_those_of_two_roundings(kata, oracle, device, seed, cost):
 
 
 def test_a_byte_is_kept_for_each_number(kata, oracle, device, seed, cost):
-    x, w, _ = draw(oracle, device, seed, tokens=256, n=256, k=384)
-    with saved_meter() as saved:
-        kata.fp8_train_linear(x, w)
-    cost.check("saved", saved.bytes / (x.numel() + w.numel()))
+    # by whatever way: all tensors alive, once x is gone and w and y are left out
+    _, w, _ = draw(oracle, device, seed, tokens=256, n=256, k=384)
+    before = alive_bytes()
+    x = torch.randn(256, 384, device=device)
+    y = kata.fp8_train_linear(x, w)
+    numbers = x.numel() + w.numel()
+    del x
+    cost.check("saved", (alive_bytes() - before - y.nbytes) / numbers)
 
 
 @pytest.mark.parametrize("needed", ["x", "w"])

@@ -75,7 +75,9 @@ def test_experts_that_are_not_there_are_refused(kata, device, bad):
 
 
 @pytest.mark.parametrize(
-    "idx", [torch.zeros(3, 2), torch.zeros(6, dtype=torch.int64)], ids=["float32", "1-D"]
+    "idx",
+    [torch.zeros(3, 2), torch.zeros(3, 2, dtype=torch.uint8), torch.zeros(6, dtype=torch.int64)],
+    ids=["float32", "uint8", "1-D"],
 )
 def test_what_is_no_table_of_experts_is_refused(kata, device, idx):
     with pytest.raises(ValueError, match="^idx: "):
@@ -113,6 +115,17 @@ def test_rows_keep_their_bits(kata, oracle, device, seed):
     pos = oracle.places(torch.randint(4, (9, 3))).to(device)
     found = kata.moe_permute(x, pos).view(torch.int16)[pos.flatten().long()]
     assert torch.equal(found, x.view(torch.int16).repeat_interleave(3, dim=0))
+
+
+def test_columns_may_lie_past_31_bits(kata, device):
+    # as of a transposed matrix; what lies between is never touched, and takes no memory on a CPU
+    room = torch.empty(2**31 + 10, dtype=torch.float16, device=device)
+    far = room.as_strided((2, 3), (1, 2**30 + 1))
+    far.copy_(torch.tensor([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]]))
+    pos = torch.tensor([[1], [0]], dtype=torch.int32, device=device)
+    want = [[8.0, 16.0, 32.0], [1.0, 2.0, 4.0]]
+    assert kata.moe_permute(far, pos).tolist() == want
+    assert kata.moe_unpermute(far, pos, torch.ones(2, 1, device=device)).tolist() == want
 
 
 def test_there_and_back(kata, oracle, device, seed):
