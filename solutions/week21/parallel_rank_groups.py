@@ -16,13 +16,11 @@ def rank_groups(world: int, sizes: dict[str, int], order: str, axes: str) -> lis
     their first ranks.
 
     Raises:
-        ValueError: `world` is below 1; `sizes` has a size below 1, or their product is not
-            `world`; `order` does not name each axis of `sizes` once; `axes` names an unknown axis
-            or one twice, or none. The message begins with the argument's name.
+        ValueError: `sizes` has a size below 1, or their product is not `world`; `order` does not
+            name each axis of `sizes` once; `axes` names an unknown axis or one twice, or none. The
+            message begins with the argument's name.
     """
-    if world < 1:
-        raise ValueError(f"world: expected 1 or more, found {world}")
-    if min(sizes.values(), default=0) < 1 or prod(sizes.values()) != world:
+    if any(size < 1 for size in sizes.values()) or prod(sizes.values()) != world:
         raise ValueError(f"sizes: expected positive ones of product {world}, found {sizes}")
     names = order.split("-")
     if sorted(names) != sorted(sizes):
@@ -83,7 +81,7 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
         ValueError: A size or `gpus_per_node` is below 1, or there is no axis; `bytes_per_axis`
             has other axes than `sizes`. The message begins with the argument's name.
     """
-    if min(sizes.values(), default=0) < 1:
+    if not sizes or any(size < 1 for size in sizes.values()):
         raise ValueError(f"sizes: expected one or more, all positive, found {sizes}")
     if gpus_per_node < 1:
         raise ValueError(f"gpus_per_node: expected 1 or more, found {gpus_per_node}")
@@ -91,11 +89,11 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
         raise ValueError(f"bytes_per_axis: expected {', '.join(sizes)}, found {bytes_per_axis}")
 
     def leaving(names: tuple[str, ...]) -> float:
-        total = 0.0
-        for axis in names:
-            nodes = _groups(sizes, names, [axis]) // gpus_per_node
-            total += int((nodes != roll(nodes, -1, axis=1)).sum()) * bytes_per_axis[axis]
-        return total
+        nodes = {axis: _groups(sizes, names, [axis]) // gpus_per_node for axis in names}
+        return sum(
+            (own != roll(own, 1, axis=1)).sum() * bytes_per_axis[axis]
+            for axis, own in nodes.items()
+        )
 
     return "-".join(min(permutations(sizes), key=leaving))
 
@@ -109,4 +107,5 @@ def _groups(
     ranks = arange(prod(sizes.values())).reshape([sizes[name] for name in slowest_first])
     others = [at for at, name in enumerate(slowest_first) if name not in wanted]
     own = [at for at, name in enumerate(slowest_first) if name in wanted]
-    return ranks.transpose(others + own).reshape(-1, prod(sizes[name] for name in wanted))
+    members = prod(sizes[name] for name in wanted)
+    return ranks.transpose(others + own).reshape(ranks.size // members, members)

@@ -10,9 +10,9 @@ def rank_groups(world: int, sizes: dict[str, int], order: str, axes: str) -> lis
     their first ranks.
 
     Raises:
-        ValueError: `world` is below 1; `sizes` has a size below 1, or their product is not
-            `world`; `order` does not name each axis of `sizes` once; `axes` names an unknown axis
-            or one twice, or none. The message begins with the argument's name.
+        ValueError: `sizes` has a size below 1, or their product is not `world`; `order` does not
+            name each axis of `sizes` once; `axes` names an unknown axis or one twice, or none. The
+            message begins with the argument's name.
     """
     # TODO(kata): check; then ranks by their digits (about 20 lines with helpers)
     raise NotImplementedError

@@ -26,7 +26,8 @@ def test_the_groups_that_megatron_prints(kata, oracle, axes):
     world, sizes = sized(tp=2, dp=2, pp=4)
     found = kata.rank_groups(world, sizes, "tp-dp-pp", axes)
     expected = oracle.MEGATRON["tp-pp" if axes == "pp-tp" else axes]
-    assert found == expected, f"{call(world, sizes, 'tp-dp-pp', axes)}: {found}, {expected}"
+    asked = call(world, sizes, "tp-dp-pp", axes)
+    assert found == expected, f"{asked}: {found}, expected {expected}"
 
 
 @st.composite
@@ -125,6 +126,7 @@ CLUSTERS = [
     (sized(dp=5), 2, {"dp": 1.5}),
     (sized(dp=1, tp=1), 1, {"dp": 1, "tp": 0}),
     (sized(dp=2, tp=2), 1, {"dp": 1, "tp": 2}),
+    (sized(dp=2, tp=2), 2, {"dp": 0.5, "tp": 0.9}),  # averages: less than a byte
 ]
 
 
@@ -152,6 +154,7 @@ REFUSED = [
     ("rank_groups", (0, {"tp": 0}, "tp", "tp"), "world|sizes"),
     ("rank_groups", (8, TWO, "tp-dp", "tp"), "sizes"),
     ("rank_groups", (4, {"tp": -2, "dp": -2}, "tp-dp", "tp"), "sizes"),
+    ("rank_groups", (4, {"tp": -2, "dp": 1, "pp": -2}, "tp-dp-pp", "tp"), "sizes"),
     ("rank_groups", (1, {}, "tp", "tp"), "sizes|order"),
     ("rank_groups", (4, TWO, "tp-pp", "tp"), "order"),
     ("rank_groups", (4, TWO, "tp", "tp"), "order"),
@@ -165,12 +168,16 @@ REFUSED = [
     ("moe_groups", (8, 1, 1, 1, 0, 1, ORDER), "ep"),
     ("moe_groups", (8, 1, 1, 1, 1, 0, ORDER), "etp"),
     ("moe_groups", (0, 1, 1, 1, 1, 1, ORDER), "world"),
+    ("moe_groups", (-8, 1, 1, 1, 1, 1, ORDER), "world"),
+    ("moe_groups", (8, -1, -2, 1, 1, 1, ORDER), "tp|cp"),  # their product divides the world
+    ("moe_groups", (8, 1, 1, 1, -2, -1, ORDER), "ep|etp"),
     ("moe_groups", (8, 3, 1, 1, 1, 1, ORDER), "world"),
     ("moe_groups", (8, 1, 1, 2, 4, 2, ORDER), "world"),
     ("moe_groups", (8, 1, 1, 1, 1, 1, "tp-cp-dp-pp"), "order"),
     ("moe_groups", (8, 2, 1, 2, 2, 1, "tp-pp-cp-ep-dp"), "order"),  # stages 2 apart, and 1
     ("place", ({}, 8, {}), "sizes"),
     ("place", ({"tp": 0}, 8, {"tp": 1}), "sizes"),
+    ("place", ({"tp": 2, "dp": 0}, 8, {"tp": 1, "dp": 1}), "sizes"),
     ("place", (TWO, 0, {"tp": 1, "dp": 1}), "gpus_per_node"),
     ("place", (TWO, 2, {"tp": 1}), "bytes_per_axis"),
     ("place", (TWO, 2, {"tp": 1, "dp": 1, "pp": 1}), "bytes_per_axis"),
