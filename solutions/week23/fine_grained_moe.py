@@ -122,7 +122,7 @@ def n_combinations(experts: int, k: int, n_group: int = 1, topk_group: int = 1) 
     size = experts // n_group
     # by inclusion and exclusion: sets that touch each of j given groups
     return sum(
-        math.comb(n_group, j) * math.comb(j, i) * (-1) ** (j - i) * math.comb(i * size, k)
-        for j in range(1, topk_group + 1)
-        for i in range(1, j + 1)
+        math.comb(n_group, j) * math.comb(j, i) * (-1) ** (i + j) * math.comb(i * size, k)
+        for j in range(topk_group + 1)
+        for i in range(j + 1)
     )
