@@ -142,11 +142,10 @@ def max_seqlen(m: ModelCfg, p: Plan, hbm_bytes: int, multiple: int = 128) -> int
     def fits(steps: int) -> bool:
         return activation_bytes(m, replace(p, s=steps * step)) <= room
 
-    most = 1
+    # `least` steps fit, or are none; `most` do not, in the end
+    least, most = 0, 1
     while fits(most):
-        most *= 2
-    least = most // 2
-    # `least` steps fit, or are none; `most` do not
+        least, most = most, 2 * most
     while most - least > 1:
         middle = (least + most) // 2
         if fits(middle):

@@ -1,5 +1,6 @@
 """Bytes against the paper, a list of tensors, a schedule; longest sequences and best plans."""
 
+import math
 import zlib
 from dataclasses import replace
 
@@ -89,6 +90,7 @@ def plans(draw):
 
 
 MOE = {"layers": 16, "h": 40, "a": 8, "kv": 4, "ffn": 20, "mlp": 2, "vocab": 101, "experts": 4}
+TWO_EXPERTS = MOE | {"experts": 2}
 DENSE = MOE | {"experts": 1, "kv": 8, "mlp": 3, "vocab": 50}
 
 
@@ -102,6 +104,7 @@ DENSE = MOE | {"experts": 1, "kv": 8, "mlp": 3, "vocab": 50}
 @example({"dp": 2, "tp": 4, "ep": 4, "etp": 2, "zero": 3}, MOE)
 @example({"dp": 2, "cp": 2, "tp": 2, "ep": 2, "zero": 1}, MOE)
 @example({"dp": 4, "tp": 1, "ep": 1, "zero": 2}, MOE)
+@example({"dp": 2, "ep": 2}, TWO_EXPERTS)
 @example({"dp": 3, "zero": 3}, MOE)  # each part rounded by itself
 def test_bytes_are_those_of_all_tensors(kata, oracle, fields, model):
     m = kata.ModelCfg(**model)
@@ -161,6 +164,12 @@ def test_an_exact_fit_fits(kata, oracle):
     check("one byte less", kata.max_seqlen(m, p, hbm_bytes - 1, 4), 60)
 
 
+def test_no_sequence_is_too_long_to_fit(kata, oracle):
+    m, s = kata.ModelCfg(**DENSE), 2**40 + 4
+    hbm_bytes = oracle.total(m, kata.Plan(s=s))
+    check(f"bytes of {s} tokens", kata.max_seqlen(m, kata.Plan(), hbm_bytes, 1), s)
+
+
 def test_context_parallelism_carries_the_sequence(kata, cost, lines):
     m = kata.LLAMA2_7B
     with lines(limit=40_000) as counted:
@@ -183,7 +192,9 @@ SEARCHES = [
     ("LLAMA2_70B", 64, 96, 8192, 48),
     ("GPT3_175B", 512, 1536, 2048, 40),
     ("LLAMA2_70B", 512, 64, 131072, 64),
+    ("ODD", 72, 72, 180, 80),  # 9 divides the heads, and tp 8 not the sequence
 ]
+ODD = {"layers": 12, "h": 1152, "a": 72, "kv": 72, "ffn": 1440, "mlp": 2, "vocab": 100}
 
 
 def shuffled(p):
@@ -196,13 +207,23 @@ def by_bytes(p):
     return 4 * p.tp + 3 * p.ep + 2 * p.cp + p.pp + p.dp / 8
 
 
+def by_width(p):
+    """Most ranks for tensor parallelism."""
+    return 1 / p.tp + shuffled(p) / 2**40
+
+
+def but_for_dp(p):
+    """Nothing, for data parallelism alone: it is hidden behind the backward pass."""
+    return p.tp * p.ep * p.cp * p.pp - 1
+
+
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_the_best_plan_is_found_among_those_that_fit(kata, oracle, cost, search):
     name, world, batch, s, gigabytes = search
-    m = getattr(kata, name)
+    m = kata.ModelCfg(**ODD) if name == "ODD" else getattr(kata, name)
     everything = list(oracle.plans(kata.Plan, m, world, batch, s))
     fitting = [p for p in everything if oracle.total(m, p) <= gigabytes * GB]
-    for comm_time in (shuffled, by_bytes):
+    for comm_time in (shuffled, by_bytes, by_width, but_for_dp):
         calls = []
 
         def counted(p, comm_time=comm_time, calls=calls):
@@ -223,6 +244,7 @@ def test_an_exact_fit_is_a_plan(kata, oracle):
     p = min(oracle.plans(kata.Plan, m, 8, 8, 8192), key=lambda p: oracle.total(m, p))
     least = oracle.total(m, p)
     check("plan", kata.best_plan(m, 8, 8, 8192, least, shuffled), p)
+    check("plan that takes for ever", kata.best_plan(m, 8, 8, 8192, least, lambda _: math.inf), p)
     with pytest.raises(ValueError, match="^hbm_bytes: "):
         kata.best_plan(m, 8, 8, 8192, least - 1, shuffled)
 
@@ -231,6 +253,7 @@ def test_an_exact_fit_is_a_plan(kata, oracle):
 
 REFUSED = [
     ({"tp": 3}, "tp"),
+    ({"tp": 5}, "tp"),  # divides h and ffn, but not the heads
     ({"pp": 5}, "pp"),
     ({"pp": 4, "vpp": 8, "microbatches": 4}, "pp"),
     ({"cp": 3}, "s"),
@@ -247,6 +270,14 @@ REFUSED = [
 def test_plans_that_do_not_divide_are_refused(kata, function, fields, named):
     with pytest.raises(ValueError, match=f"^{named}: "):
         getattr(kata, function)(kata.ModelCfg(**MOE), kata.Plan(**{"s": 64} | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"), [(fields, named) for fields, named in REFUSED if named != "s"], ids=str
+)
+def test_a_plan_that_does_not_divide_has_no_longest_sequence(kata, fields, named):
+    with pytest.raises(ValueError, match=f"^{named}: "):
+        kata.max_seqlen(kata.ModelCfg(**MOE), kata.Plan(**fields), 0)
 
 
 @pytest.mark.parametrize(
