@@ -85,6 +85,8 @@ def test_a_single_wavefront_needs_one_tree(kata, simt, cost):
             sums = kata.wavefront64_reduce(np.ones((1, 200), dtype=np.float32), warp, warp)
         assert sums.tolist() == [200]
         assert counted.barriers_per_block == 0, f"{warp=}: one wavefront has nobody to wait for"
+        stored = counted.shared_store.elements
+        assert stored == 0, f"{warp=}: one wavefront has its sum: {stored} stores to shared memory"
         cost.check(f"shuffles_of_{warp}_lanes", counted.shuffles)
 
 
@@ -95,6 +97,11 @@ def test_a_wavefront_leaves_one_partial_sum(kata, simt, cost):
     stored = counted.shared_store.elements
     assert stored == 16, f"16 wavefronts, a partial sum each: {stored} stores to shared memory"
     cost.check("shared_bytes_at_64", counted.shared_bytes)
+    most = 16 * 6 + 6
+    assert counted.shuffles <= most, (
+        f"a tree for each of 16 wavefronts, then one for their sums: expected at most {most} "
+        f"shuffles, found {counted.shuffles}"
+    )
 
 
 def test_rows_may_lie_apart(kata, simt):
@@ -184,10 +191,13 @@ def test_every_call_counts_from_zero(kata):
 
 
 def constants(code):
-    """The numbers written in a function and in those defined inside it."""
-    for value in code.co_consts:
+    """The numbers written in a function and in those defined inside it, in tuples too."""
+    waiting = list(code.co_consts)
+    for value in waiting:
         if isinstance(value, CodeType):
-            yield from constants(value)
+            waiting += value.co_consts
+        elif isinstance(value, tuple | frozenset):
+            waiting += value
         elif isinstance(value, int) and not isinstance(value, bool):
             yield value
 
