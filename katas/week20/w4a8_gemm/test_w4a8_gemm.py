@@ -107,6 +107,21 @@ def test_integers_are_quantized_by_hand(kata, device, seed, group):
     )
 
 
+def test_halves_are_rounded_to_even(kata, device):
+    # scales whose reciprocals are no float32: only a division leaves all halves halves
+    scale = torch.tensor([1.0, 3.0, 41.0, 119.0], device=device)
+    halves = torch.cat([torch.arange(-112, 112) + 0.5, torch.full((8,), 119.0)]).to(device)
+    packed, s, a, channel_scale = kata.quant_w4(scale[:, None] * halves, 8)
+    assert channel_scale.tolist() == scale.tolist()
+    s, a = (x.cpu().numpy().astype(int).repeat(8, axis=1) for x in (s, a))
+    found, want = unpacked(packed) * s + a - 128, np.rint(halves.cpu().numpy())
+    wrong = np.argwhere(found != want)
+    assert not len(wrong), (
+        f"scale {scale[wrong[0, 0]]:g}: {halves[wrong[0, 1]]:g} of it became w8 = "
+        f"{found[tuple(wrong[0])]}, expected {want[wrong[0, 1]]:g}"
+    )
+
+
 def test_every_weight_is_near_its_own(kata, device, seed):
     # half a step of either level; rows far apart, by columns in memory, one of zeros
     w = torch.randn(256, 6, generator=torch.Generator().manual_seed(seed)).T.to(device)
@@ -165,6 +180,15 @@ def test_sums_are_exact(kata, device):
     assert found.item() == 1.0, (
         f"a sum of 1, 19 million and -19 million: expected 1, found {found.item()}"
     )
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 70), (5, 0)])
+def test_nothing_is_launched_for_nothing(kata, oracle, device, seed, traffic, m, n):
+    inputs = oracle.make_inputs(m=m, n=n, k=64, dtype=torch.int8, device=device, seed=seed)
+    with traffic() as t:
+        y = kata.w4a8_gemm(**inputs)
+    assert y.shape == (m, n)
+    assert t.launches == 0, f"m {m}, n {n}: expected no launch, found {t.launches}"
 
 
 def test_the_last_group_has_a_step_of_its_own(kata, device):
