@@ -38,6 +38,24 @@ def test_each_block_has_its_own_scale(kata, device, m, n, blocks):
     )
 
 
+@pytest.mark.parametrize("width", [32, 64])
+def test_a_tile_may_be_narrower_than_its_scales(kata, device, monkeypatch, width):
+    # both halves lie in one block of weights
+    for config in ("CPU", "GPU"):
+        monkeypatch.setattr(kata, config, kata.Config(m=64, n=width))
+    a_scale, w_scale = (
+        torch.tensor(x, device=device) for x in ([[1.0]] * 9, [[1.0], [2.0], [4.0]])
+    )
+    aq, wq = (torch.ones(rows, 128, device=device).to(torch.float8_e4m3fn) for rows in (9, 300))
+    found = kata.fp8_block_gemm(aq, a_scale, wq, w_scale, torch.float32)
+    want = 128 * w_scale[:, 0].repeat_interleave(128)[:300].expand(9, 300)
+    wrong = (found != want).nonzero().tolist()
+    assert not wrong, (
+        f"n 300, BLOCK_N {width}: element {wrong[0]} is {found[tuple(wrong[0])].item()}, "
+        f"expected {want[tuple(wrong[0])].item()}"
+    )
+
+
 def test_a_block_of_zeros_adds_nothing(kata, oracle, device, seed):
     # the smallest scale times the smallest scale is zero
     x = torch.randn(20, 384, generator=torch.Generator().manual_seed(seed)).to(device)
@@ -138,6 +156,14 @@ def test_columns_that_fill_no_blocks_are_refused(kata, device, name, argument, _
 def test_what_is_not_finite_is_refused(kata, device, name, argument, _, bad):
     x = torch.ones(3, 128, device=device)
     x[2, 100] = bad
+    with pytest.raises(ValueError, match=f"^{argument}: "):
+        getattr(kata, name)(x)
+
+
+@pytest.mark.parametrize(("name", "argument", "_"), QUANTIZERS)
+def test_what_float32_cannot_hold_is_refused(kata, device, name, argument, _):
+    x = torch.ones(3, 128, dtype=torch.float64, device=device)
+    x[2, 100] = -1e39
     with pytest.raises(ValueError, match=f"^{argument}: "):
         getattr(kata, name)(x)
 
