@@ -52,12 +52,12 @@ def group_limited_topk(
     if not 1 <= k <= topk_group * size:
         raise ValueError(f"k: expected 1 to {topk_group * size}, found {k}")
     groups = scores.reshape(t, n_group, size)
-    of_groups = groups.topk(min(2, size), dim=2).values.sum(2)
+    of_groups = groups.topk(min(2, size)).values.sum(2)
     # a stable sort, since topk leaves open which of equal ones it takes
-    best = of_groups.sort(dim=1, descending=True, stable=True).indices[:, :topk_group]
+    best = of_groups.sort(descending=True, stable=True).indices[:, :topk_group]
     closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(1, best, False)
     allowed = groups.masked_fill(closed[:, :, None], -math.inf).reshape(t, experts)
-    ranked, ranking = allowed.sort(dim=1, descending=True, stable=True)
+    ranked, ranking = allowed.sort(descending=True, stable=True)
     return ranked[:, :k], ranking[:, :k]
 
 
@@ -72,7 +72,7 @@ def split_experts(experts: Experts, m: int) -> Experts:
     if m < 1 or f % m:
         raise ValueError(f"m: expected a divisor of {f}, found {m}")
     w_gate, w_up = (
-        weights.reshape(e, d, m, f // m).transpose(1, 2).reshape(e * m, d, f // m)
+        weights.reshape(e, d, m, f // m).permute(0, 2, 1, 3).reshape(e * m, d, f // m)
         for weights in experts[:2]
     )
     return Experts(w_gate, w_up, experts.w_down.reshape(e * m, f // m, d))
@@ -104,7 +104,7 @@ def deepseek_moe(
     affinity = torch.sigmoid(x @ router_w.T)
     gates, idx = group_limited_topk(affinity, n_group, topk_group, k)
     gates = scale * gates / gates.sum(1, keepdim=True)
-    order = idx.flatten().argsort(stable=True)
+    order = idx.flatten().argsort()
     parts = x[order // k].split(idx.flatten().bincount(minlength=experts).tolist())
     done = torch.cat([swiglu(routed, e, part) for e, part in enumerate(parts)])
     y = (gates[:, :, None] * done[order.argsort()].view(len(x), k, d)).sum(1)
