@@ -33,7 +33,7 @@ def select_with_bias(
         raise ValueError(f"bias: expected {experts} numbers, found shape {tuple(bias.shape)}")
     if not 1 <= k <= experts:
         raise ValueError(f"k: expected 1 to {experts}, found {k}")
-    idx = (scores + bias).sort(dim=1, descending=True, stable=True).indices[:, :k]
+    idx = (scores + bias).sort(descending=True, stable=True).indices[:, :k]
     return scores.gather(1, idx), idx
 
 

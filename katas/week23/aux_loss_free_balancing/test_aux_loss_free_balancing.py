@@ -200,6 +200,7 @@ def test_health_by_hand(kata, device):
     [
         [6, 6, 6, 6, 6],
         [0, 9, 0],
+        [1, 3],
         [7, 2, 3, 5, 4, 1, 6],
         [0, 3_000_000_019, 7, 1],
         [2**30, 2**30, 5],
@@ -245,6 +246,7 @@ HISTORIES = {
     "all to one": ([EVEN] * 2 + [[32, *[0] * 7]] * 2, "collapsed"),
     "nearly all to one, the others alive": ([[93, *[1] * 7]] * 3, "collapsed"),
     "most to three": ([[14, 6, 4, *[0] * 5]], "collapsed"),
+    "a single choice": ([[0, 0, 1, 0]], "collapsed"),
     "evenly to three": ([[8, 8, 8, *[0] * 5]], "dead_experts"),
     "one without choices": ([[5, 5, 0, 5, 5, 4, 4, 4]] * 4, "dead_experts"),
     "dead at first": ([[5, 5, 0, 5, 5, 4, 4, 4]] * 2 + [EVEN] * 2, "healthy"),
