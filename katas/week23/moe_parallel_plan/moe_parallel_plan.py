@@ -82,8 +82,8 @@ def a2a_bytes_per_forward(
     """
     Bytes that a GPU sends on average to have `tokens` of its own pass the experts of its layers.
 
-    Every set of top_k experts is equally likely. With `dedup` a token is sent once to a GPU,
-    however many of its experts are there.
+    Every set of top_k experts is equally likely. With `dedup` a token is sent once to each
+    ep group that has any of its experts, however many these are.
 
     Raises:
         ValueError: As `params_per_gpu`.

@@ -123,15 +123,23 @@ WIDE = {
     "layers": 2, "h": 4096, "heads": 32, "kv": 8, "ffn": 14336, "vocab": 32000,
     "experts": 2, "top_k": 1,
 }  # fmt: skip
+# everything divides by 3
+THREES = {
+    "layers": 6, "h": 1536, "heads": 24, "kv": 24, "ffn": 3072, "vocab": 32000,
+    "experts": 3, "top_k": 2,
+}  # fmt: skip
+MODELS = {"wide": WIDE, "threes": THREES}
 SEARCHES = [
-    # GPUs, mode, GB of memory, GPUs of a node, GB/s within, between
-    (16, "infer", 0.4, 8, 450, 50),
-    (8, "infer", 80, 8, 450, 50),
-    (8, "infer", 24, 4, 450, 1),
-    (24, "infer", 16, 8, 64, 25),
-    (64, "train", 80, 8, 450, 50),
-    (64, "train", 24, 4, 300, 300),
-    (512, "train", 16, 8, 900, 100),
+    # model, GPUs, mode, GB of memory, GPUs of a node, GB/s within, between
+    ("wide", 16, "infer", 0.4, 8, 450, 50),
+    ("threes", 24, "infer", 0.12, 8, 450, 50),  # best with tp 3 and ep 3
+    ("threes", 24, "infer", 0.04, 8, 450, 50),  # fits with tp 12 or more only
+    ("mixtral", 8, "infer", 80, 8, 450, 50),
+    ("mixtral", 8, "infer", 24, 4, 450, 1),
+    ("mixtral", 24, "infer", 16, 8, 64, 25),
+    ("mixtral", 64, "train", 80, 8, 450, 50),
+    ("mixtral", 64, "train", 24, 4, 300, 300),
+    ("mixtral", 512, "train", 16, 8, 900, 100),
 ]
 
 
@@ -146,8 +154,9 @@ def machine_of(kata, memory, node, within, between):
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_the_best_of_the_plans_that_fit_is_found(kata, oracle, calls, cost, search):
-    n_gpus, mode, memory, *rest = search
-    m, tokens = (kata.MoeCfg(**WIDE) if memory < 1 else kata.MIXTRAL_8X7B), 2**20
+    model, n_gpus, mode, memory, *rest = search
+    m = kata.MoeCfg(**MODELS[model]) if model in MODELS else kata.MIXTRAL_8X7B
+    tokens = 2**20
     machine = machine_of(kata, int(memory * GB), *rest)
     size = {"infer": 2, "train": 16}[mode]
     fitting = [
