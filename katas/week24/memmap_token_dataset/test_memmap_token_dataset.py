@@ -1,5 +1,6 @@
 """Files byte by byte, samples against slices of one list, and memory that does not grow."""
 
+import hashlib
 import os
 import pickle
 import random
@@ -332,6 +333,10 @@ def test_key_changes_with_whatever_changes_tokens(kata, tmp_path, sources):
         "true for one": kata.cache_key([a, b], "bpe", {"eos": True}),
         "text for one": kata.cache_key([a, b], "bpe", {"eos": "1"}),
         "another name": kata.cache_key([a, b], "bpe", {"bos": 1}),
+        "the digest of a source in the tokenizer's name": kata.cache_key(
+            [a], f"{hashlib.sha256(b.read_bytes()).hexdigest()}bpe", {"eos": 1}
+        ),
+        "no settings, another tokenizer": kata.cache_key([a, b], "bpe2", {}),
         "no settings": kata.cache_key([a, b], "bpe", {}),
         "a list": kata.cache_key([a, b], "bpe", {"eos": [1, 2]}),
         "the list the other way round": kata.cache_key([a, b], "bpe", {"eos": [2, 1]}),
@@ -350,9 +355,24 @@ def test_key_changes_with_whatever_changes_tokens(kata, tmp_path, sources):
         seen[key] = what
 
 
+def test_key_is_the_same_in_every_process(kata, sources, monkeypatch):
+    keys = []
+    for salt in (1, 2):  # as each process has its own
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.hash", lambda _, salt=salt: salt)
+            keys.append(kata.cache_key(sources, "bpe", {"eos": 1}))
+    assert keys[0] == keys[1], f"hash() differs by process, and so does the key: {keys}"
+
+
 def test_sources_are_not_held_in_memory(kata, tmp_path, host_memory, cost):
-    with (tmp_path / "large").open("wb") as file:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
         file.truncate(2**24)
     with host_memory() as held:
-        kata.cache_key([tmp_path / "large"], "bpe", {})
+        before = kata.cache_key([large], "bpe", {})
     cost.check("key_bytes", held.peak_bytes)
+    with large.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"1")
+    after = kata.cache_key([large], "bpe", {})
+    assert after != before, f"the last byte of 2**24 was changed: expected another key than {after}"
