@@ -82,6 +82,18 @@ def test_the_result_has_the_dtype_of_the_product(kata, oracle, name):
     assert result.dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, 15) for name in GATHERS), ("matmul_scatter", 6)]
+)
+def test_what_travels_has_the_dtype_of_the_arguments(kata, oracle, name, size):
+    import jax.numpy as jnp
+
+    scatter = "scatter" in name
+    a, b = (jnp.asarray(x, jnp.bfloat16) for x in oracle.draw(0, 2, scatter=scatter))
+    sent = oracle.program(getattr(kata, name), 2, a, b, scatter=scatter).bytes_sent
+    assert sent == 2 * size, f"{size} numbers of bfloat16: bytes sent"
+
+
 # ---- what is sent --------------------------------------------------------------------------
 
 
@@ -126,6 +138,15 @@ def test_each_product_waits_for_its_block_alone(of_eight, name, waits):
     dots = of_eight(name).dots
     assert [rows for rows, _ in dots] == [3] * N, "rows of the left operands"
     assert sorted(hops for _, hops in dots) == waits, "permutes that the products wait for"
+
+
+@pytest.mark.parametrize("n", [1, 2, 7], ids="n{}".format)
+def test_both_ways_are_half_as_long_on_any_ring(kata, oracle, n):
+    operands = oracle.draw(0, n, scatter=False)
+    program = oracle.program(kata.gather_matmul_bidirectional, n, *operands, scatter=False)
+    waits = sorted(hops for _, hops in program.dots)
+    assert waits == [(block + 1) // 2 for block in range(n)], f"{n = }: permutes waited for"
+    assert len(program.permutes) == n - 1, f"{n = }: permutes"
 
 
 @pytest.mark.parametrize("name", GATHERS)
