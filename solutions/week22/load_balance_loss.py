@@ -51,8 +51,8 @@ def load_balance_loss(
     if pending is not None:
         pending.wait()
 
-    tokens = counts[-1].clamp(min=1).to(p.dtype)
-    load = counts[:-1].to(p.dtype) / (tokens * k)
+    tokens = counts[-1].clamp(min=1).float()  # tokens * k may pass 31 bits
+    load = counts[:-1] / (tokens * k)
     ranks = 1 if dp is None else dp.world
     return experts * ranks * (load * (p.sum(dim=0) / tokens)).sum()
 
@@ -71,7 +71,7 @@ def router_z_loss(
 
 
 def _checked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the rows that count, in float32 at least, and a mask of them."""
+    """Return the rows that count, in float32, and a mask of them."""
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: expected [tokens, experts], found {tuple(logits.shape)}")
     if mask is None:
@@ -79,4 +79,4 @@ def _checked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     if mask.dtype != torch.bool or mask.shape != logits.shape[:1]:
         found = f"{mask.dtype} of shape {tuple(mask.shape)}"
         raise ValueError(f"mask: expected {len(logits)} bools, found {found}")
-    return logits[mask].to(torch.promote_types(logits.dtype, torch.float32)), mask
+    return logits[mask].float(), mask

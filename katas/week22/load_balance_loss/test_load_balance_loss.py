@@ -211,6 +211,26 @@ def test_the_mean_over_ranks_is_the_loss_of_the_whole_batch(kata, oracle, ranks,
                 cost.check("comm_steps", max(messages for *_, messages in found))
 
 
+class ManyAlike(Collectives):
+    """So many ranks that all have the same batch: their sum is a multiple."""
+
+    rank, world = 0, 2**27
+
+    def all_reduce(self, tensor):
+        tensor *= self.world
+        return self
+
+    def wait(self):
+        pass
+
+
+def test_choices_of_all_ranks_pass_31_bits(kata, device):
+    logits = torch.tensor([[0.0, math.log(3), 0.0]] * 8, device=device)
+    idx = torch.tensor([[0, 1, 2]] * 8, device=device)  # 8 * 3 * 2**27 choices
+    found = kata.load_balance_loss(logits, idx, dp=ManyAlike())
+    assert found.item() == close(1.0)
+
+
 def test_specialised_batches_are_balanced_together(kata, ranks):
     """Each rank's tokens all want an expert of their own: bad for one batch, ideal for all."""
 
