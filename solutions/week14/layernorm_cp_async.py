@@ -185,10 +185,9 @@ def launch_config(rows: int, cols: int, itemsize: int, gpu: Gpu) -> Config:
     def blocks(stages: int) -> int:
         return resident_blocks(threads, stages * row_bytes + SCRATCH_BYTES, gpu)
 
-    # Little's law; the fewest stages that do leave the most room for the cache
+    # Little's law; more than it asks for counts for nothing, and max returns the first of equals
     wanted = gpu.bandwidth * LATENCY_S
-    enough = [stages for stages in range(2, most + 1) if in_flight(stages) >= wanted]
-    stages = enough[0] if enough else max(range(2, most + 1), key=in_flight)
+    stages = max(range(2, most + 1), key=lambda stages: min(in_flight(stages), wanted))
     grid = min(rows, gpu.sms * blocks(stages))
     return Config(grid, threads, stages * row_bytes + SCRATCH_BYTES, stages)
 

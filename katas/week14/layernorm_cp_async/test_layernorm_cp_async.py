@@ -26,13 +26,20 @@ RTX_4090 = {
     "bandwidth": 1.008e12,
 }
 GPUS = {"h200": H200, "a100": A100, "rtx_4090": RTX_4090}
+# with rows of 1 KiB two blocks of seven stages, or one of eight; its memory is never kept busy
+NARROW = {
+    "sms": 2,
+    "smem_per_sm_bytes": 17_408,
+    "smem_per_block_bytes": 16_384,
+    "bandwidth": 1e12,
+}
 gpus = pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
 
 
-def resident(config, gpu):
+def resident(threads, shared_bytes, gpu):
     """Blocks of a multiprocessor."""
-    by_registers = 65_536 // (64 * config.threads)
-    return min(by_registers, gpu["smem_per_sm_bytes"] // (config.shared_bytes + 1024))
+    by_registers = 65_536 // (128 * threads)
+    return min(by_registers, gpu["smem_per_sm_bytes"] // (shared_bytes + 1024))
 
 
 def plain(x):
@@ -113,17 +120,35 @@ def test_grid_and_stages_are_those_asked_for(kata, ptx, grid):
     assert (config.grid[0], config.shared_bytes) == (grid, 5 * 1024 + 64)
 
 
-def test_without_them_launch_config_says_for_this_gpu(kata, ptx, monkeypatch):
+@pytest.mark.parametrize("rows", [1, 9], ids=["one row", "nine rows"])
+def test_without_them_launch_config_says_for_this_gpu(kata, ptx, monkeypatch, rows):
     small = kata.Gpu(sms=2, smem_per_sm_bytes=9216, smem_per_block_bytes=8192, bandwidth=1e9)
     monkeypatch.setattr(kata, "this_gpu", lambda: small)
-    x = torch.randn(9, 512).half()
+    x = torch.randn(rows, 512).half()
     with ptx() as p:
         kata.layernorm_cp_async(x, *plain(x))
-    config, asked = p.launched[0].config, kata.launch_config(9, 512, 2, small)
+    config, asked = p.launched[0].config, kata.launch_config(rows, 512, 2, small)
     found = config.grid[0], config.block[0], config.shared_bytes
     assert found == (asked.grid, asked.threads, asked.shared_bytes)
+
+
+def test_stages_may_fill_the_shared_memory(kata, ptx, monkeypatch):
+    # seven rows of 1024 bytes and the scratch, to the byte
+    small = kata.Gpu(sms=2, smem_per_sm_bytes=9216, smem_per_block_bytes=7232, bandwidth=1e9)
+    monkeypatch.setattr(kata, "this_gpu", lambda: small)
+    x = torch.randn(1, 512).half()
+    with ptx() as p:
+        kata.layernorm_cp_async(x, *plain(x), stages=7)
+    assert p.launched[0].config.shared_bytes == 7232
     with pytest.raises(ValueError, match="^stages: "):
         kata.layernorm_cp_async(x, *plain(x), stages=8)
+
+
+def test_without_rows_nothing_is_launched(kata, ptx):
+    x = torch.empty(0, 64).half()
+    with ptx() as p:
+        y = kata.layernorm_cp_async(x, torch.ones(64).half(), torch.zeros(64).half())
+    assert (tuple(y.shape), p.launches) == ((0, 64), 0)
 
 
 @pytest.mark.parametrize("name", ["x", "gamma", "beta"])
@@ -164,6 +189,25 @@ def test_enough_bytes_are_in_flight(kata, gpu):
         )
 
 
+@pytest.mark.parametrize("gpu", [*GPUS.values(), NARROW], ids=[*GPUS, "narrow"])
+def test_the_fewest_stages_that_do(kata, gpu):
+    for cols in (8, 256, 512, 776, 2048):
+        config = kata.launch_config(10**6, cols, 2, kata.Gpu(**gpu))
+        flying = {}
+        for stages in range(2, 9):
+            shared_bytes = 64 + stages * cols * 2
+            if shared_bytes <= gpu["smem_per_block_bytes"]:
+                blocks = gpu["sms"] * resident(config.threads, shared_bytes, gpu)
+                flying[stages] = blocks * (stages - 1) * cols * 2
+        wanted = gpu["bandwidth"] * 1e-6
+        enough = [stages for stages, amount in flying.items() if amount >= wanted]
+        want = enough[0] if enough else max(flying, key=flying.get)
+        assert config.stages == want, (
+            f"{cols} columns: {config.stages} stages, expected {want}; {wanted:.0f} bytes are "
+            f"wanted in flight, with so many stages there are {flying}"
+        )
+
+
 @gpus
 def test_all_blocks_fit_and_have_rows(kata, gpu):
     for rows, cols in product((1, 100, 257, 10**6), (8, 248, 256, 4096, 25000)):
@@ -173,7 +217,7 @@ def test_all_blocks_fit_and_have_rows(kata, gpu):
         assert config.shared_bytes == config.stages * cols * 2 + 64, told
         assert config.shared_bytes <= gpu["smem_per_block_bytes"], told
         assert config.threads in range(32, 257, 32), told
-        room = gpu["sms"] * resident(config, gpu)
+        room = gpu["sms"] * resident(config.threads, config.shared_bytes, gpu)
         assert min(rows, gpu["sms"]) <= config.grid <= min(rows, room), (
             f"{told}: {room} blocks fit at once"
         )
