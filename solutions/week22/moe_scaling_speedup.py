@@ -254,8 +254,6 @@ def crossover_compute(
     while hi / lo > 1 + rtol:
         middle = math.sqrt(lo * hi)
         between = law_a(middle) - law_b(middle)
-        if between == 0:
-            return middle
         if (between < 0) == (below < 0):
             lo = middle
         else:

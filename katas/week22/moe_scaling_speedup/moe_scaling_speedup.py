@@ -188,4 +188,4 @@ def crossover_compute(
         ValueError: `lo` is not positive or not below `hi`, `rtol` is below 1e-12, or the same law
             is lower at both ends.
     """
-    raise NotImplementedError  # TODO(kata): check, bisect in log C (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check, bisect in log C (about 15 lines)

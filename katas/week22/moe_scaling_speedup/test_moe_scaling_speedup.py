@@ -130,10 +130,14 @@ def test_a_knot_gives_its_own_compute(kata, oracle):
     assert kata.compute_speedup(oracle.DENSE, oracle.MOE, 2.8) == 1e21 / 2e20
     assert kata.compute_speedup(oracle.DENSE, oracle.DENSE, 4.0) == 1.0
     assert kata.compute_speedup(oracle.DENSE, oracle.DENSE, 2.2) == 1.0
-    curve = [(1.1e18 * 7.3**at, 4.0 * 0.93**at) for at in range(20)]
-    for compute, loss in curve:
-        one = [(0.5, loss * 1.1), (1.0, loss), (2.0, loss * 0.9)]
-        assert kata.compute_speedup(curve, one, loss) == compute
+    apart = [(1.1e18 * 7.3**at, 4.0 * 0.93**at) for at in range(20)]
+    # a · (b / a) is not always b
+    close = [(1e18 * (at + 1) ** 3, 4.0 * 0.93**at) for at in range(20)]
+    for curve in (apart, close):
+        for compute, loss in curve:
+            one = [(0.5, loss * 1.1), (1.0, loss), (2.0, loss * 0.9)]
+            found = kata.compute_speedup(curve, one, loss)
+            assert found == compute, f"loss {loss}: {found}, expected the point's own {compute}"
 
 
 @pytest.mark.parametrize("loss", [3.9, 3.4, 3.0, 2.5, 2.25])
@@ -148,6 +152,12 @@ def test_between_knots_logarithms_are_linear(kata, oracle, loss):
     expected = compute(oracle.DENSE) / compute(oracle.MOE)
     found = kata.compute_speedup(oracle.DENSE, oracle.MOE, loss)
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_two_points_are_a_curve(kata):
+    moe = [(1e17, 4.0), (1e19, 2.0)]
+    found = kata.compute_speedup([(1e18, 4.0), (1e20, 2.0)], moe, math.sqrt(8))
+    assert found == pytest.approx(10.0, rel=1e-9), f"halfway, 1e19 over 1e18: {found}, expected 10"
 
 
 def test_the_speedup_shrinks_with_the_budget(kata, oracle):
@@ -181,9 +191,11 @@ CURVES = {
     "loss that rises": [(1e18, 3.0), (1e19, 2.5), (1e20, 2.6)],
     "loss that stays": [(1e18, 3.0), (1e19, 3.0), (1e20, 2.0)],
     "compute that falls": [(1e18, 3.0), (1e17, 2.5)],
+    "compute that falls after it has risen": [(1e18, 3.0), (1e20, 2.6), (1e19, 2.5)],
     "compute that stays": [(1e18, 3.0), (1e18, 2.5)],
     "no compute": [(0.0, 3.0), (1e18, 2.5)],
     "no loss": [(1e18, 3.0), (1e19, 0.0)],
+    "no loss at the last of three": [(1e18, 3.0), (1e19, 2.0), (1e20, 0.0)],
     "no number": [(1e18, 3.0), (1e19, math.nan), (1e20, 2.0)],
 }
 
@@ -227,6 +239,11 @@ def test_any_crossing_to_any_share(kata, exponent, rtol):
         lambda c: math.log(c / crossing), lambda c: 0.0, 1e14, 1e26, rtol
     )
     assert found == pytest.approx(crossing, rel=rtol * 1.001)
+
+
+def test_the_finest_share_that_may_be_asked_for(kata):
+    found = kata.crossover_compute(lambda c: c, lambda c: 7e20, 1e14, 1e26, 1e-12)
+    assert found == pytest.approx(7e20, rel=1e-12), f"{found}, expected 7e20 to a share of 1e-12"
 
 
 def test_laws_that_meet_at_an_end(kata):
