@@ -169,9 +169,9 @@ def _ports(P: int, links: Links) -> list[tuple[int, float, float]]:
     """Return peers, latency and bandwidth of both ports of a GPU."""
     if not (links.intra_bw > 0 and links.inter_bw > 0):
         raise ValueError(f"links: expected bandwidths above 0, found {links}.")
-    if links.gpus_per_node < P and P % links.gpus_per_node:
-        raise ValueError(f"P: expected whole nodes of {links.gpus_per_node}, found {P}.")
     near = min(P, links.gpus_per_node)
+    if P % near:
+        raise ValueError(f"P: expected whole nodes of {near}, found {P}.")
     return [
         (near - 1, links.intra_alpha, links.intra_bw),
         (P - near, links.inter_alpha, links.inter_bw),
@@ -233,7 +233,7 @@ def best_ep(batch: int, cfg: Moe, gpu: Gpu, slo_s: float) -> tuple[int, float] |
     per_node = gpu.links.gpus_per_node
     found = []
     for ep in range(1, cfg.E + 1):
-        if cfg.E % ep or (ep > per_node and ep % per_node):
+        if cfg.E % ep or ep % min(ep, per_node):
             continue
         if memory_bytes(batch, ep, cfg) > gpu.memory_bytes:
             continue
@@ -245,7 +245,7 @@ def best_ep(batch: int, cfg: Moe, gpu: Gpu, slo_s: float) -> tuple[int, float] |
 
 def _check_width(batch: int, ep: int, cfg: Moe, gpu: Gpu) -> None:
     per_node = gpu.links.gpus_per_node
-    if ep < 1 or cfg.E % ep or (ep > per_node and ep % per_node):
+    if ep < 1 or cfg.E % ep or ep % min(ep, per_node):
         raise ValueError(f"ep: expected a divisor of {cfg.E} in whole nodes, found {ep}.")
     if batch < 1:
         raise ValueError(f"batch: expected at least 1, found {batch}.")

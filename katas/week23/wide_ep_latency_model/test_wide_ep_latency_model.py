@@ -72,6 +72,18 @@ def test_an_all_to_all_takes_as_long_as_its_messages(kata, oracle, cost):
     cost.check("a2a_error", worst)
 
 
+def test_the_unit_of_bandwidth_does_not_matter(kata):
+    """Less than 1 is a bandwidth, too: messages of 64 bytes at a quarter of one in a second."""
+    for P, links in (
+        (4, fabric(kata, intra_bw=0.25, intra_alpha=0.0)),
+        (8, fabric(kata, inter_bw=0.25, inter_alpha=0.0)),
+    ):
+        args = (1, 64, 32, 2, P, 64, links)  # all experts: a row to each rank
+        seconds = kata.a2a_time(*args)
+        want = (P - 1 if P == 4 else P - 4) * 64 / 0.25
+        assert seconds == pytest.approx(want), f"a2a_time{args}: {seconds}, expected {want}"
+
+
 def test_at_the_crossover_it_takes_twice_the_latency(kata, oracle):
     slow_nic_start = fabric(kata, inter_alpha=40e-6, intra_bw=1e9)
     for links in (fabric(kata), fabric(kata, gpus_per_node=64), slow_nic_start, kata.HGX):
@@ -180,6 +192,7 @@ def test_what_makes_no_sense_is_refused(kata):
         ("k", kata.a2a_time, (1, 65, 64, 2, 2, 64, dead)),
         ("links", kata.a2a_time, (1, 2, 64, 2, 2, 64, dead)),
         ("links", kata.a2a_time, (1, 2, 64, 2, 6, 60, fabric(kata, inter_bw=-1.0))),
+        ("links", kata.a2a_time, (1, 2, 64, 2, 2, 64, fabric(kata, inter_bw=0.0))),
         ("P", kata.a2a_time, (1, 2, 64, 2, 6, 60, links)),
         ("P", kata.crossover_tokens, (2, 64, 2, 1, 64, links)),
         ("P", kata.crossover_tokens, (2, 64, 2, 6, 60, links)),
@@ -189,6 +202,7 @@ def test_what_makes_no_sense_is_refused(kata):
         ("ep", kata.moe_decode_step_time, (1, 12, replace(cfg, E=24), gpu)),
         ("batch", kata.moe_decode_step_time, (0, 2, cfg, gpu)),
         ("batch", kata.best_ep, (0, cfg, gpu, 1.0)),
+        ("batch", kata.best_ep, (0, cfg, replace(gpu, memory_bytes=1.0), 1.0)),  # no width fits
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}: "):
             call(*args)
