@@ -191,9 +191,14 @@ class Trial(Setting):
         if threshold.against is None:
             return measure.measure(check.call, clock, before=before, probe=probe)
         baseline = self.callable(getattr(self.oracle, threshold.against))
+
+        def compared() -> object:
+            check.pass_over()
+            return baseline(**arguments)
+
         return measure.compare(
             check.call,
-            lambda: baseline(**arguments),
+            compared,
             clock,
             before=before,
             probe=probe,

@@ -51,6 +51,28 @@ def run(check, calls):
     return check.drawn()
 
 
+def test_what_is_called_without_contents_of_its_own_is_not_drawn():
+    x = torch.zeros(4)
+
+    def entry(x):
+        return x.add_(1)
+
+    check = check_of(entry, {"x": x}, writes=("x",))
+    for _ in range(8):
+        check.before()
+        check.call()
+        check.call()  # writes over what the first gave back
+    for _ in range(8):
+        check.before()
+        check.pass_over()
+        x.add_(100)  # a baseline that writes to the arguments
+        check.call()
+    with pytest.raises(AssertionError, match="expected at least one call"):
+        check.drawn()
+    drawn = run(check, 3)
+    assert drawn.result.equal(drawn.inputs["x"] + 1)
+
+
 def test_a_nudge_copies_a_neighbouring_row_and_takes_it_back():
     x = torch.arange(12.0).view(2, 2, 3)
     nudge = Nudge(x, Scripted(0, 3))

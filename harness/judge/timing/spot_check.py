@@ -107,8 +107,12 @@ class SpotCheck:
                 "a hook of the interpreter was left behind by a timed call: expected all work to "
                 "be done when it returns"
             )
-        if self._awaited:
-            self._awaited, self._got = False, [result]
+        # one without a `before` of its own may have written over what the last one gave back
+        self._awaited, self._got = False, [result] if self._awaited else []
+
+    def pass_over(self) -> None:
+        """Something else is called on the arguments now, and may write to them."""
+        self._awaited = False
 
     def before(self, *, timed: bool = True) -> None:
         """Ahead of each call, off the clock: new contents, kept for the case that it is drawn."""
