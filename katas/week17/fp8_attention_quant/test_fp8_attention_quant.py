@@ -248,6 +248,16 @@ def test_keys_are_those_of_e4m3(kata, device):
     assert near == held, f"keys of 17.9 and 18.0: expected one weight, found {near} and {held}"
 
 
+def test_weights_are_those_of_e4m3(kata, device):
+    # 0.54 is nearer to 9/16 than to 1/2, and e4m3 has nothing in between; a key a block is exact
+    heights = [0.0, math.log(0.54), math.log(9 / 16)]
+    q, k = one_channel(device, [8.0]), one_channel(device, heights)
+    v = torch.eye(3, 64, device=device)
+    _, near, held = kata.fp8_attention(q, k, v, block=1)[0, :3].tolist()
+    told = f"weights of 0.54 and 0.5625: expected the same, found {near} and {held}"
+    assert near == pytest.approx(held, rel=1e-4), told
+
+
 def test_signs_are_those_that_the_seed_says(kata, oracle, device, seed):
     inputs = oracle.make_inputs(sq=9, sk=20, d=64, dtype=torch.float32, device=device, seed=seed)
     q, k, v = inputs["q"], inputs["k"], inputs["v"]
