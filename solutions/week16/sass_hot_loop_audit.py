@@ -137,13 +137,13 @@ def audit(text: str) -> Audit:
         kinds = (CLASSES.get(instr.op.split(".")[0]) for instr in instrs if instr.addr in own)
         counts = Counter(kind for kind in kinds if kind)
         if counts["tensor"] > most:
-            best, most = Audit(loop=loop, counts=dict(counts)), counts["tensor"]
+            best, most = Audit(loop=loop, counts=counts), counts["tensor"]
     if best is None:
         raise ValueError("text: expected a loop with tensor instructions, found none")
     return best
 
 
-def _successors(instrs: list[Instr]) -> list[list[int]]:
+def _successors(instrs: list[Instr]) -> list[set[int]]:
     place = {instr.addr: at for at, instr in enumerate(instrs)}
     after = []
     for at, instr in enumerate(instrs):
@@ -154,24 +154,21 @@ def _successors(instrs: list[Instr]) -> list[list[int]]:
         ends = name in ("BRA", "EXIT", "RET") and sure
         if not ends and at + 1 < len(instrs):
             following.add(at + 1)
-        after.append(sorted(following))
+        after.append(following)
     return after
 
 
-def _reverse_postorder(after: list[list[int]]) -> list[int]:
+def _reverse_postorder(after: list[set[int]]) -> list[int]:
     """Of what can be reached from the first; without recursion, for listings are long."""
-    done, seen = [], {0}
-    path = [(0, iter(after[0]))]
+    done, seen, path = [], {0}, [0]
     while path:
-        at, rest = path[-1]
-        for to in rest:
+        for to in after[path[-1]]:  # two at most
             if to not in seen:
                 seen.add(to)
-                path.append((to, iter(after[to])))
+                path.append(to)
                 break
         else:
-            done.append(at)
-            path.pop()
+            done.append(path.pop())
     return done[::-1]
 
 
@@ -182,9 +179,8 @@ def _dominators(order: list[int], rank: dict[int, int], before: list[list[int]])
     while changed:
         changed = False
         for at in order[1:]:
-            known = [other for other in before[at] if other in dominator]
-            nearest = known[0]
-            for other in known[1:]:
+            nearest, *others = (other for other in before[at] if other in dominator)
+            for other in others:
                 while nearest != other:
                     if rank[nearest] > rank[other]:
                         nearest = dominator[nearest]
@@ -203,7 +199,7 @@ def _dominates(one: int, other: int, dominator: dict[int, int], rank: dict[int, 
 
 def _body(header: int, latches: list[int], before: list[list[int]]) -> set[int]:
     """What reaches a latch without passing the header."""
-    body, todo = {header}, list(latches)
+    body, todo = {header}, [*latches]
     while todo:
         at = todo.pop()
         if at not in body:

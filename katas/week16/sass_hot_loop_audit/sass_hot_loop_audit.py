@@ -71,7 +71,7 @@ def natural_loops(instrs: list[Instr]) -> list[Loop]:
     first instruction to the latch leads through the header. The body is what reaches a latch
     without passing the header. Code that the first instruction does not reach is in no loop.
     """
-    # TODO(kata): graph, order, dominators, latches, bodies (about 75 lines with helpers)
+    # TODO(kata): graph, order, dominators, latches, bodies (about 70 lines with helpers)
     raise NotImplementedError
 
 

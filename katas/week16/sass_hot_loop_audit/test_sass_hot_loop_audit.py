@@ -101,6 +101,7 @@ def test_cold_block_belongs_to_the_loop_it_returns_to(kata, oracle):
 @example(lines=["BRA 3", "NOP", "NOP", "NOP", "@P0 BRA 1", "EXIT"])  # 2 runs on into its header
 @example(lines=["NOP", "NOP", "@P0 BRA 0", "EXIT", "BRA 1"])  # a way in that nothing reaches
 @example(lines=["NOP", "BRA 4", "NOP", "BRA 1", "@P0 BRA 2", "@P1 BRA 4", "EXIT"])
+@example(lines=["@P0 BRA 2", "@P1 BRA 3", "NOP", "@P2 BRA 1", "EXIT"])  # 3 from 1, and past it
 def test_loops_by_reachability(kata, oracle, lines):
     found = kata.natural_loops(kata.parse_sass(oracle.written(lines)))
     assert as_tuples(found) == oracle.loops(lines)
