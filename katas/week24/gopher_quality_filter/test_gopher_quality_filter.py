@@ -150,7 +150,7 @@ def test_repetition_is_that_of_every_position(kata, oracle, seed):
 
 
 def test_work_on_repetition_grows_with_the_words(kata, oracle, seed):
-    assert broken(kata.gopher_repetition(oracle.long_page(seed, 20_000))) == set()
+    assert broken(kata.gopher_repetition(oracle.long_page(seed, 60_000))) == set()
 
 
 TRAINING = ["the cat sat", "the cat ran", "a dog sat down", "", "the the the"]
