@@ -1,12 +1,14 @@
 """The ring that katas share, and networks at their slowest: values, counts, misuse."""
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from harness.base.errors import UsageProblem
 from harness.meters.communication import WaitProblem, comm_meter
-from harness.meters.late import LateCollectives, LateRing
+from harness.meters.late import LateCollectives, LateRing, assert_unchanged
 from harness.meters.ring import RingComm
 from harness.simulators.ranks import run_ranks
 
@@ -101,6 +103,13 @@ def test_a_late_network_sees_what_changes_under_way():
     for wrong in (ring, gather):
         with pytest.raises(AssertionError, match="changed before the wait"):
             run_ranks(2, wrong)
+
+
+@pytest.mark.parametrize(("sent", "found"), [(math.nan, 0.0), (0.0, -0.0)])
+def test_what_is_sent_stays_to_the_bit(sent, found):
+    assert_unchanged(torch.tensor([1.0, sent]), torch.tensor([1.0, sent]))
+    with pytest.raises(AssertionError, match="changed before the wait"):
+        assert_unchanged(torch.tensor([1.0, found]), torch.tensor([1.0, sent]))
 
 
 def test_late_results_appear_with_the_wait():

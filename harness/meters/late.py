@@ -125,6 +125,10 @@ def show(tensor: Tensor, value: Tensor) -> None:
 
 
 def assert_unchanged(tensor: Tensor, sent: Tensor) -> None:
-    """AssertionError unless what was being sent, NaN included, is still there."""
-    same = torch.equal(tensor.detach().nan_to_num(), sent.nan_to_num())
+    """AssertionError unless what was being sent is still there, to the bit: NaN and -0.0, too."""
+    same = torch.equal(_bits(tensor), _bits(sent))
     assert same, "what was being sent changed before the wait"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().flatten().view(torch.uint8)
