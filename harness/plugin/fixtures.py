@@ -5,7 +5,8 @@ import inspect
 import linecache
 import os
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from harness.plugin.values import cut
 
 if TYPE_CHECKING:
     from harness.judge.trial import Trial
+    from harness.simulators.deaths import End, Moment
 
 MOST_TEXT = 80  # characters of a line that is shown
 Record = Callable[[dict[str, Any]], None]
@@ -347,24 +349,35 @@ class Ranks:
     ) -> list[Any]:
         """Run the ranks and return their results in order, tensors on the CPU."""
         __tracebackhide__ = True
-        from harness.judge.honesty.watch import assert_tools_kept
-        from harness.simulators.ranks import RanksHung, RanksUnavailable, run_ranks
+        from harness.simulators.ranks import run_ranks
 
-        def on_rank(rank: int, world: int, *args: object) -> Any:  # noqa: ANN401 -- fn's own
-            result = fn(rank, world, *args)
-            assert_tools_kept()  # nobody else looks at what was this process's alone
-            return result
+        with self._within_limits(timeout_s) as timeout_s:
+            return run_ranks(world, _watched(fn), *args, timeout_s=timeout_s, device=self.device)
 
-        if self.limit:
-            timeout_s = min(timeout_s, self.limit.now.wall)
-        try:
-            return run_ranks(world, on_rank, *args, timeout_s=timeout_s, device=self.device)
-        except RanksHung:
-            if self.limit:
-                self.limit.note_stop()
-            raise
-        except RanksUnavailable as error:
-            pytest.skip(error.message)
+    def ends(
+        self,
+        world: int,
+        fn: Callable[..., Any],
+        *args: object,
+        dies: Mapping[int, "Moment"],
+        joined: bool = True,
+        together: bool = False,
+        timeout_s: float = 20.0,
+    ) -> "list[End]":
+        """Run ranks of which some are killed, on the CPU: `harness.simulators.deaths`."""
+        __tracebackhide__ = True
+        from harness.simulators.deaths import run_mortals
+
+        with self._within_limits(timeout_s) as timeout_s:
+            return run_mortals(
+                world,
+                _watched(fn),
+                *args,
+                dies=dies,
+                joined=joined,
+                together=together,
+                timeout_s=timeout_s,
+            )
 
     def alone(self, fn: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 -- fn's own
         """Run ``fn(*args)`` on the CPU, in a process that may train: see `no_training_here`."""
@@ -372,6 +385,34 @@ class Ranks:
         from harness.simulators.ranks import run_ranks
 
         return run_ranks(1, lambda _rank, _world: fn(*args))[0]
+
+    @contextmanager
+    def _within_limits(self, timeout_s: float) -> Iterator[float]:
+        """Yield how long ranks may take; a test is skipped where they cannot be had."""
+        __tracebackhide__ = True
+        from harness.simulators.ranks import RanksHung, RanksUnavailable
+
+        try:
+            yield min(timeout_s, self.limit.now.wall) if self.limit else timeout_s
+        except RanksHung:
+            if self.limit:
+                self.limit.note_stop()
+            raise
+        except RanksUnavailable as error:
+            pytest.skip(error.message)
+
+
+def _watched(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Call `fn` on a rank, and look there for tools that it has replaced."""
+
+    def on_rank(rank: int, world: int, *args: object) -> Any:  # noqa: ANN401 -- fn's own
+        from harness.judge.honesty.watch import assert_tools_kept
+
+        result = fn(rank, world, *args)
+        assert_tools_kept()  # nobody else looks at what was this process's alone
+        return result
+
+    return on_rank
 
 
 @pytest.fixture

@@ -98,6 +98,9 @@ class _Job:
     args: tuple[object, ...]
     folder: Path
     timeout_s: float
+    joined: bool = True
+    mortal: bool = False
+    together: bool = False
 
     @property
     def start_s(self) -> float:
@@ -121,12 +124,22 @@ class _Job:
         return self.folder / f"rank{rank}.txt"
 
 
-class _Reply(NamedTuple):
+class Reply(NamedTuple):
     """What a rank sends: a pickled result, or a pickled exception (if it pickles) and its text."""
 
     succeeded: bool
     pickled: bytes
     text: str = ""
+    killed: bool = False
+
+    def error(self, who: str) -> Exception:
+        """Return what the rank raised, with its traceback in a note, or as a RankFailed."""
+        note = f"raised on {who}:\n{self.text}"
+        if not self.pickled:
+            return RankFailed(note)
+        error: Exception = pickle.loads(self.pickled)
+        error.add_note(note)
+        return error
 
 
 class _Process:
@@ -166,6 +179,28 @@ def run_ranks(
     GPUs than ranks, or this process has used CUDA.
     """
     __tracebackhide__ = True
+    replies = replies_of(world, fn, args, timeout_s=timeout_s, device=device)
+    return [pickle.loads(reply.pickled) for reply in replies]
+
+
+def replies_of(
+    world: int,
+    fn: Callable[..., object],
+    args: tuple[object, ...],
+    *,
+    timeout_s: float,
+    device: str = "cpu",
+    joined: bool = True,
+    mortal: bool = False,
+    together: bool = False,
+) -> list[Reply]:
+    """
+    Run ranks as `run_ranks` does, and return what each sent, in order.
+
+    Without `joined` there is no group. Where ranks are `mortal`, one that raises or is killed ends
+    nobody, and its reply says so; with `together` the first that is killed takes all others along.
+    """
+    __tracebackhide__ = True
     if world < 1:
         raise UsageProblem(f"run_ranks: expected a world of at least 1, found {world}.")
     if device == "cuda":
@@ -179,6 +214,9 @@ def run_ranks(
             args=args,
             folder=Path(folder),
             timeout_s=timeout_s,
+            joined=joined,
+            mortal=mortal,
+            together=together,
         )
         if not FORKS:
             pack(job, fn, job.packed)
@@ -189,7 +227,7 @@ def run_ranks(
         finally:
             for process in processes:
                 process.end()
-    return [pickle.loads(replies[rank].pickled) for rank in range(world)]
+    return [replies[rank] for rank in range(world)]
 
 
 @contextmanager
@@ -260,12 +298,12 @@ def _fork(rank: int, job: _Job, pipe: int) -> int:
     return pid
 
 
-def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
+def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, Reply]:
     """Drain the pipes until every rank has replied; raise when one fails or time is up."""
     __tracebackhide__ = True
     began, limit = time.monotonic(), PacedLimit(job.start_s + job.timeout_s)
     started = False
-    replies: dict[int, _Reply] = {}
+    replies: dict[int, Reply] = {}
     with selectors.DefaultSelector() as selector:
         for process in processes:
             selector.register(process.pipe, selectors.EVENT_READ, process)
@@ -278,8 +316,12 @@ def _receive(processes: Sequence[_Process], job: _Job) -> dict[int, _Reply]:
             closed = _drain(selector, ready)
             replies |= {process.rank: _reply(process, job) for process in closed}
             for process in closed:
-                if not (reply := replies[process.rank]).succeeded:
+                reply = replies[process.rank]
+                if not (reply.succeeded or job.mortal):
                     raise _failure(process, reply, selector, job)
+                if reply.killed and job.together:
+                    for key in selector.get_map().values():
+                        os.kill(key.data.pid, signal.SIGKILL)
             if not started and all(process.received for process in processes):
                 started = True
                 if job.start_s:
@@ -301,25 +343,25 @@ def _drain(
     return closed
 
 
-def _reply(process: _Process, job: _Job) -> _Reply:
-    """Read what a rank sent before it closed its pipe; RankFailed where it died instead."""
+def _reply(process: _Process, job: _Job) -> Reply:
+    """Read what a rank sent before it closed its pipe; RankFailed where it died, but may not."""
     __tracebackhide__ = True
     try:
-        return _Reply(*pickle.loads(process.received.removeprefix(READY)))
+        return Reply(*pickle.loads(process.received.removeprefix(READY)))
     except (EOFError, pickle.UnpicklingError):
+        exit_code = process.end()
+        if job.mortal and exit_code == -signal.SIGKILL:
+            return Reply(succeeded=False, pickled=b"", killed=True)
         who = f"rank {process.rank} of {job.world}"
-        raise RankFailed(f"{who} died: {_cause_of_death(process.end())}.") from None
+        raise RankFailed(f"{who} died: {_cause_of_death(exit_code)}.") from None
 
 
 def _failure(
-    process: _Process, reply: _Reply, selector: selectors.BaseSelector, job: _Job
+    process: _Process, reply: Reply, selector: selectors.BaseSelector, job: _Job
 ) -> Exception:
     """Return what a rank raised; RankFailed where it comes of another rank's death."""
     __tracebackhide__ = True
-    note = f"raised on rank {process.rank} of {job.world}:\n{reply.text}"
-    if not reply.pickled:
-        return RankFailed(note)
-    error: Exception = pickle.loads(reply.pickled)
+    error = reply.error(f"rank {process.rank} of {job.world}")
     # a rank's death reaches the others as a broken connection, and may be read after it
     if isinstance(error, RuntimeError):
         began, limit = time.monotonic(), PacedLimit(DEATH_WAIT_S)
@@ -327,7 +369,6 @@ def _failure(
             ready = selector.select(max(0.0, began + limit.limit_s - time.monotonic()))
             for other in _drain(selector, ready):
                 _reply(other, job)
-    error.add_note(note)
     return error
 
 
@@ -376,7 +417,7 @@ def be_rank(rank: int, job: Callable[[], _Job], pipe: int) -> NoReturn:
         os._exit(1)
 
 
-def _work(rank: int, told: Callable[[], _Job], parent: IO[bytes]) -> _Reply:
+def _work(rank: int, told: Callable[[], _Job], parent: IO[bytes]) -> Reply:
     try:
         job = told()
         _settle(rank, job)
@@ -385,9 +426,9 @@ def _work(rank: int, told: Callable[[], _Job], parent: IO[bytes]) -> _Reply:
         result = job.fn(rank, job.world, *job.args)
         # a tensor of a GPU would bring CUDA into the parent, and waits here for work under way
         result = tree_map_only(torch.Tensor, torch.Tensor.cpu, result)
-        return _Reply(succeeded=True, pickled=pickle.dumps(result))
+        return Reply(succeeded=True, pickled=pickle.dumps(result))
     except BaseException as error:  # noqa: BLE001 -- the parent raises it
-        return _Reply(succeeded=False, pickled=_pickled(error), text=_traceback(error))
+        return Reply(succeeded=False, pickled=_pickled(error), text=_traceback(error))
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -417,7 +458,8 @@ def _settle(rank: int, job: _Job) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(math.ceil(job.end_s))
     _reopen_streams()
-    _join_group(rank, job)
+    if job.joined:
+        _join_group(rank, job)
 
 
 def _reopen_streams() -> None:
