@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from harness.base.errors import UsageProblem
 from harness.plugin.fixtures import Ranks
+from harness.simulators import ranks
 from harness.simulators.deaths import Moment, point, run_mortals
 from harness.simulators.ranks import RankFailed, RanksHung
 
@@ -112,3 +113,16 @@ def test_other_deaths_and_hangs_are_failures():
 def test_moments_that_cannot_come_are_refused(dies):
     with pytest.raises(UsageProblem, match="^run_mortals: "):
         run_mortals(2, three_lines, dies=dies)
+
+
+def test_who_dies_at_once_has_kept_nobody_from_joining(monkeypatch):
+    join = ranks._join_group
+
+    def late(rank, job):
+        time.sleep(0.1 * rank)
+        join(rank, job)
+
+    monkeypatch.setattr(ranks, "_join_group", late)
+    ends = run_mortals(2, lambda rank, _: rank or point("at once"), dies={0: Moment("at once")})
+    assert [end.killed for end in ends] == [True, False]
+    assert ends[1].value == 1

@@ -66,6 +66,8 @@ DEATH_WAIT_S = 0.2
 NCCL_START_S = 60.0
 # Time for each rank to load PyTorch, where it is spawned.
 SPAWN_START_S = 60.0
+# How often a rank that may die looks whether the others have joined.
+JOIN_TICK_S = 0.001
 READY = b"!"  # what a rank sends once it has joined the group; a pickle begins otherwise
 
 
@@ -122,6 +124,10 @@ class _Job:
     def dump(self, rank: int) -> Path:
         """Name the file where a hung rank says where it is."""
         return self.folder / f"rank{rank}.txt"
+
+    def joined_file(self, rank: int) -> Path:
+        """Name the file that says that a rank has joined the group."""
+        return self.folder / f"rank{rank}.joined"
 
 
 class Reply(NamedTuple):
@@ -460,6 +466,8 @@ def _settle(rank: int, job: _Job) -> None:
     _reopen_streams()
     if job.joined:
         _join_group(rank, job)
+        if job.mortal:
+            _await_all(rank, job)
 
 
 def _reopen_streams() -> None:
@@ -487,6 +495,13 @@ def _join_group(rank: int, job: _Job) -> None:
     )
     if gpu is not None:
         _connect(job.world, gpu)
+
+
+def _await_all(rank: int, job: _Job) -> None:
+    """Wait until every rank has joined: the death of one that has would keep others from it."""
+    job.joined_file(rank).touch()
+    while not all(job.joined_file(other).exists() for other in range(job.world)):
+        time.sleep(JOIN_TICK_S)
 
 
 def _connect(world: int, gpu: torch.device) -> None:
