@@ -9,6 +9,7 @@ import torch.distributed as dist
 from harness.base.errors import UsageProblem
 from harness.meters.communication import WaitProblem, comm_meter
 from harness.meters.late import LateCollectives, LateRing, assert_unchanged
+from harness.meters.network import network
 from harness.meters.ring import RingComm
 from harness.simulators.ranks import run_ranks
 
@@ -143,3 +144,32 @@ def test_late_results_appear_with_the_wait():
         assert found["reduce_scatter"] == (True, [[1.0, 3.0], [5.0, 7.0]][rank])
         assert found["all_gather"] == (True, [0.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0])
         assert found["all_to_all"] == (True, [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 4.0]][rank])
+
+
+@pytest.mark.parametrize("kind", [LateCollectives, LateRing])
+def test_a_network_is_the_only_way_out(kind):
+    def send(rank, world, beside):
+        x = torch.full((4,), float(rank))
+        with network(kind) as (net, meter):
+            if kind is LateRing:
+                (x,) = net.post(x).wait()
+            else:
+                net.all_reduce(x).wait()
+            if beside:
+                dist.all_reduce(x)
+        return x.tolist(), meter.bytes_sent
+
+    for rank, (x, sent) in enumerate(run_ranks(2, send, False)):
+        assert x == 4 * [1.0 if kind is LateCollectives else 1.0 - rank]
+        assert sent == 16
+    with pytest.raises(AssertionError, match="expected all communication through"):
+        run_ranks(2, send, True)
+
+
+def test_a_network_has_everything_waited_for():
+    def forget(rank, world):
+        with network() as (comm, _):
+            comm.all_reduce(torch.ones(4))
+
+    with pytest.raises(WaitProblem, match="expected a wait"):
+        run_ranks(2, forget)

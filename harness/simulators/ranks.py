@@ -90,6 +90,11 @@ def rank_device() -> torch.device:
     return torch.device("cpu")
 
 
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of `tensor`, with its strides, where this rank's tensors belong."""
+    return tensor.to(rank_device(), copy=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What every rank is told."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.communication import CountingP2P, comm_meter
-from harness.simulators.ranks import rank_device
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 3.0  # a ring of this size takes a tenth of a second, a deadlock for ever
 # nothing, fewer than ranks, not divisible and twice in a row, divisible
@@ -22,11 +22,6 @@ def integers(oracle, world, seed, sizes=SIZES):
         oracle.vectors(world=world, size=size, dtype=torch.int32, seed=seed + at)
         for at, size in enumerate(sizes)
     ]
-
-
-def own(vector):
-    """Return a copy of `vector` where this rank's tensors belong."""
-    return vector.to(rank_device(), copy=True)
 
 
 @contextmanager

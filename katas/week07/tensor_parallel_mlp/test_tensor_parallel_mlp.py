@@ -9,7 +9,7 @@ from torch import nn
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
-from harness.simulators.ranks import rank_device
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
 
@@ -61,11 +61,6 @@ def group():
     )
 
 
-def own(*tensors):
-    """Copy tensors to where this rank's belong."""
-    return [tensor.to(rank_device(), copy=True) for tensor in tensors]
-
-
 def leaf(tensor):
     return tensor.to(rank_device(), copy=True).requires_grad_()
 
@@ -96,10 +91,9 @@ def test_two_layers_are_those_of_one_process(kata, oracle, ranks, seed):
 
     def both_passes(rank, world):
         for at, shape in enumerate(shapes):
-            weights = own(*whole_mlp(oracle, seed, torch.relu))
-            x, dy = own(
-                oracle.numbers(*shape, seed=seed + at), oracle.numbers(*shape[:-1], 5, seed=seed)
-            )
+            weights = [own(one) for one in whole_mlp(oracle, seed, torch.relu)]
+            x = own(oracle.numbers(*shape, seed=seed + at))
+            dy = own(oracle.numbers(*shape[:-1], 5, seed=seed))
             y, dx, *grads = oracle.pull(
                 lambda *leaves: oracle.mlp(*leaves, torch.relu), [x, *weights], dy
             )
@@ -127,12 +121,12 @@ def test_layers_without_a_bias_have_none(kata, oracle, ranks, seed):
 
     def forward(rank, world):
         with group() as (tp, _):
-            net = parallel_mlp(kata, [*own(w1), None, *own(w2), None], tp, nn.ReLU())
+            net = parallel_mlp(kata, [own(w1), None, own(w2), None], tp, nn.ReLU())
             names = [name for name, _ in net.named_parameters()]
             assert names == ["0.weight", "2.weight"], (
                 f"layers made with bias=None: expected two weights as parameters, found {names}"
             )
-            return net(*own(x)).detach()
+            return net(own(x)).detach()
 
     for found in ranks(2, forward, timeout_s=LIMIT_S):
         assert_matches(found, torch.relu(x @ w1.T) @ w2.T)
@@ -143,13 +137,13 @@ def test_a_rank_keeps_a_copy_of_its_part(kata, oracle, ranks, cost, seed):
     weights = whole_mlp(oracle, seed, torch.relu)
 
     def build(rank, world):
-        whole = own(*weights)
+        whole = [own(one) for one in weights]
         with group() as (tp, meter):
             net = parallel_mlp(kata, whole, tp, nn.ReLU())
         assert not meter.calls, f"a layer is made without sending, found {dict(meter.calls)}"
         for tensor in whole:
             tensor.fill_(torch.nan)
-        wanted = parts_of(oracle, own(*weights), rank, world)
+        wanted = parts_of(oracle, [*map(own, weights)], rank, world)
         names = [name for name, _ in net.named_parameters()]
         assert names == ["0.weight", "0.bias", "2.weight", "2.bias"], (
             f"two layers: expected a weight and a bias each as parameters, found {names}"
@@ -174,10 +168,10 @@ def test_weights_stay_those_of_one_process(kata, oracle, ranks, seed):
     def train(rank, world):
         alone = [leaf(one) for one in weights]
         with group() as (tp, meter):
-            net = parallel_mlp(kata, own(*weights), tp, nn.ReLU())
+            net = parallel_mlp(kata, [*map(own, weights)], tp, nn.ReLU())
             for x in batches:
-                (net(*own(x)) ** 2).sum().backward()
-                (oracle.mlp(*own(x), *alone, torch.relu) ** 2).sum().backward()
+                (net(own(x)) ** 2).sum().backward()
+                (oracle.mlp(own(x), *alone, torch.relu) ** 2).sum().backward()
                 for parameter in [*net.parameters(), *alone]:  # signSGD keeps whole numbers whole
                     parameter.data -= parameter.grad.sign()
                     parameter.grad = None
@@ -196,7 +190,7 @@ def test_weights_stay_those_of_one_process(kata, oracle, ranks, seed):
 def pull_block(block, formulas, oracle, x, weights, axes, *, rank, world):
     """Both passes of a block in float32: what came, one process in float64 and float32, the log."""
     dy = oracle.normal(*x.shape, seed=7).to(rank_device())
-    x, *weights = own(x, *weights)
+    x, *weights = map(own, (x, *weights))
     truth = oracle.pull(formulas[0], [x.double(), *[one.double() for one in weights]], dy)
     orders = [*formulas, *map(oracle.backwards, formulas)]
     trusted = oracle.least_exact(truth, *[oracle.pull(one, [x, *weights], dy) for one in orders])
@@ -292,12 +286,12 @@ def test_what_lies_before_a_block_has_whole_gradients(kata, oracle, ranks, seed)
 
     def step(rank, world):
         want = oracle.pull(
-            lambda x, gain: twice(lambda x: oracle.mlp(x, *own(*weights), torch.relu), x, gain),
-            own(x, gain),
-            *own(dy),
+            lambda x, gain: twice(lambda x: oracle.mlp(x, *map(own, weights), torch.relu), x, gain),
+            [own(x), own(gain)],
+            own(dy),
         )
         with group() as (tp, _):
-            net = parallel_mlp(kata, own(*weights), tp, nn.ReLU())
+            net = parallel_mlp(kata, [*map(own, weights)], tp, nn.ReLU())
             given = [leaf(x), leaf(gain)]
             y = twice(net, *given)
             (y * dy.to(y.device)).sum().backward()
@@ -322,7 +316,7 @@ def test_the_two_functions_are_conjugate(kata, oracle, ranks, seed):
             for strided in (False, True):
                 given, upstream = (
                     leaf(x[rank].t().contiguous() if strided else x[rank]),
-                    own(dy[rank])[0],
+                    own(dy[rank]),
                 )
                 with group() as (tp, meter):
                     y = getattr(kata, name)(given.t() if strided else given, tp)
@@ -355,7 +349,7 @@ def test_a_gradient_without_memory_of_its_own_is_summed(kata, oracle, ranks, see
             residual, inside = leaf(oracle.numbers(3, seed=1)), leaf(oracle.numbers(3, seed=2))
             # one gradient for both summands; the later one has it first
             beside = residual * 3
-            ((beside + kata.copy_to_tp(inside, tp)) * own(torch.ones(3))[0]).sum().backward()
+            ((beside + kata.copy_to_tp(inside, tp)) * own(torch.ones(3))).sum().backward()
         return x.grad, residual.grad, inside.grad
 
     for whole, residual, inside in ranks(2, step, timeout_s=LIMIT_S):

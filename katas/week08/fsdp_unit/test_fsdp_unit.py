@@ -15,63 +15,8 @@ from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
+from harness.meters.network import network
 from harness.simulators.ranks import rank_device
-
-
-class Watched:
-    """A collective under way, which has something done when it has been waited for, once."""
-
-    def __init__(self, pending, then, unfinished):
-        self.steps = [pending.wait, then]
-        self.unfinished = unfinished
-        unfinished.append(self)
-
-    def wait(self):
-        assert self in self.unfinished, "expected one wait() for a collective, found a second"
-        self.unfinished.remove(self)
-        for step in self.steps:
-            step()
-        self.steps.clear()  # what was sent is held no longer
-
-
-class StrictCollectives(Collectives):
-    """Ranks at their slowest: nothing has arrived, or has left, before it is waited for."""
-
-    def __init__(self, group=None):
-        super().__init__(group)
-        self.unfinished = []
-
-    def __exit__(self, kind, *_):
-        forgotten = len(self.unfinished)
-        assert kind or not forgotten, f"expected a wait() for each collective, {forgotten} lack one"
-
-    def reduce_scatter(self, output, tensor):
-        return self._late("reduce_scatter", output, tensor)
-
-    def all_gather(self, output, tensor):
-        return self._late("all_gather", output, tensor)
-
-    def _late(self, collective, output, tensor):
-        sent, arriving = tensor.clone(), torch.empty_like(output)
-        output.fill_(math.nan)
-
-        def arrive():
-            assert torch.equal(tensor, sent), "what was being sent changed before the wait"
-            output.copy_(arriving)
-
-        started = getattr(Collectives(self.group), collective)(arriving, sent)
-        return Watched(started, arrive, self.unfinished)
-
-
-@contextmanager
-def network(kind=StrictCollectives, group=None):
-    """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    with comm_meter() as meter, kind(group) as comm:
-        yield comm
-    started = Counter(one.op for one in meter.log if not one.op.startswith("wait_"))
-    waited = Counter(one.op for one in meter.log if one.op.startswith("wait_"))
-    around = [op for op in started if started[op] != waited[f"wait_{op}"]]
-    assert not around, f"expected all collectives through comm, found {around} beside it"
 
 
 def own(tensor):
@@ -117,7 +62,7 @@ def test_three_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
 
     def train(rank, world):
         model = own(layers)
-        with network() as comm:
+        with network() as (comm, _):
             units = kata.fully_shard_(model, list(model), comm)
             names = [name for name, _ in model.named_parameters()]
             assert names == [f"{at}.shard" for at in range(len(model))], "parameters of the model"
@@ -152,7 +97,7 @@ def test_a_step_gathers_and_scatters_each_unit(
 
     def step(rank, world):
         model = own(layers)
-        with network(Collectives) as comm:
+        with network(Collectives) as (comm, _):
             with comm_meter() as before:
                 units = kata.fully_shard_(model, list(model), comm, reshard_after_forward=reshard)
             weights, _ = follow(model)
@@ -223,7 +168,7 @@ def test_weights_are_there_only_while_they_are_used(kata, oracle, ranks, seed):
     def step(rank, world, reshard):
         model = own(layers)
         before = alive_bytes()
-        with network(Collectives) as comm, comm_meter() as meter:
+        with network(Collectives) as (comm, _), comm_meter() as meter:
             units = kata.fully_shard_(model, list(model), comm, reshard_after_forward=reshard)
             freed = before - alive_bytes()
             weights, noted = follow(model, meter)
@@ -273,7 +218,7 @@ def test_the_unit_before_is_gathered_during_backward(kata, oracle, ranks, seed):
 
     def step(rank, world):
         model = own(layers)
-        with network(Collectives) as comm:
+        with network(Collectives) as (comm, _):
             kata.fully_shard_(model, list(model), comm)
             loss = oracle.loss(model(own(by_rank[rank])))
             with comm_meter() as meter:
@@ -294,7 +239,7 @@ def gradients(kata, oracle, ranks, layers, steps, run=lambda layers, x: layers(x
     def on_rank(rank, world):
         model = own(layers)
         want = [next(layer.parameters()).requires_grad for layer in model]
-        with network() as comm:
+        with network() as (comm, _):
             units = kata.fully_shard_(model, list(model), comm, **how)
             with comm_meter() as meter:
                 for by_rank in steps:
@@ -339,7 +284,7 @@ def test_a_group_may_have_some_of_the_ranks(kata, oracle, ranks, seed):
         if rank not in members:
             return None
         model = own(layers)
-        with network(group=group) as comm:
+        with network(group=group) as (comm, _):
             units = kata.fully_shard_(model, list(model), comm)
             oracle.loss(model(own(by_rank[members.index(rank)]))).backward()
         return shards(units, "grad")
@@ -354,7 +299,7 @@ def test_half_precision_is_sent_as_it_is(kata, oracle, ranks, seed):
 
     def on_rank(rank, world):
         model = own(layers)
-        with network() as comm:
+        with network() as (comm, _):
             units = kata.fully_shard_(model, list(model), comm)
             with comm_meter() as meter:
                 oracle.loss(model(own(by_rank[rank].half()))).backward()
@@ -372,7 +317,7 @@ def test_the_same_graph_can_be_walked_twice(kata, oracle, ranks, seed):
 
     def on_rank(rank, world):
         model = own(layers)
-        with network() as comm:
+        with network() as (comm, _):
             units = [kata.FSDPUnit(layer, comm) for layer in model]  # no neighbours
             loss = oracle.loss(model(own(by_rank[rank])))
             loss.backward(retain_graph=True)
@@ -460,7 +405,7 @@ def test_a_unit_that_is_not_run_costs_no_memory(kata, oracle, ranks, seed):
     def on_rank(rank, world):
         model = nn.Sequential(*own(layers))
         model.forward = lambda x: model[0](x)
-        with network() as comm:
+        with network() as (comm, _):
             units = kata.fully_shard_(model, list(model), comm)
             before = alive_bytes()
             with torch.no_grad():
@@ -487,7 +432,7 @@ def test_a_unit_whose_output_is_unused_is_freed(kata, oracle, ranks, seed):
         model = nn.Sequential(*own(layers))
         weights, _ = follow(model)
         gathers, left = [], []
-        with network() as comm:
+        with network() as (comm, _):
             units = kata.fully_shard_(model, list(model), comm)
             for run in runs:
                 model.forward = lambda x, run=run: run(*model, x)

@@ -13,76 +13,19 @@ from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
+from harness.meters.network import network
 from harness.simulators.ranks import rank_device
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 N = 59  # elements of oracle.SHAPES
 
 
-class Watched:
-    """A collective under way, which has something done when it has been waited for, once."""
-
-    def __init__(self, pending, then, unfinished):
-        self.steps = [pending.wait, then]
-        self.unfinished = unfinished
-        unfinished.append(self)
-
-    def wait(self):
-        assert self in self.unfinished, "expected one wait() for a collective, found a second"
-        self.unfinished.remove(self)
-        for step in self.steps:
-            step()
-        self.steps.clear()  # what was sent is held no longer
-
-
-class StrictCollectives(Collectives):
-    """Ranks at their slowest: nothing has arrived, or has left, before it is waited for."""
-
-    def __init__(self, group=None):
-        super().__init__(group)
-        self.unfinished = []
-
-    def __exit__(self, kind, *_):
-        forgotten = len(self.unfinished)
-        assert kind or not forgotten, (
-            f"expected a wait() for each collective, {forgotten} have none"
-        )
-
-    def all_reduce(self, tensor):
-        total = tensor.clone()
-        tensor.fill_(math.nan)
-        started = Collectives(self.group).all_reduce(total)
-        return Watched(started, lambda: tensor.copy_(total), self.unfinished)
-
-    def reduce_scatter(self, output, tensor):
-        return self._late("reduce_scatter", output, tensor)
-
-    def all_gather(self, output, tensor):
-        return self._late("all_gather", output, tensor)
-
-    def _late(self, collective, output, tensor):
-        sent, arriving = tensor.clone(), torch.empty_like(output)
-        output.fill_(math.nan)
-
-        def arrive():
-            assert torch.equal(tensor, sent), "what was being sent changed before the wait"
-            output.copy_(arriving)
-
-        started = getattr(Collectives(self.group), collective)(arriving, sent)
-        return Watched(started, arrive, self.unfinished)
-
-
 @contextmanager
-def network(group=None):
-    """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    # then new memory holds NaN, which shows where nothing is written before it is read
+def poisoned(group=None):
+    """Yield a comm at its slowest, on a rank whose new memory holds NaN until it is written."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with comm_meter() as meter, StrictCollectives(group) as comm:
+    with network(group=group) as (comm, _):
         yield comm
-    started = Counter(one.op for one in meter.log if not one.op.startswith("wait_"))
-    waited = Counter(one.op for one in meter.log if one.op.startswith("wait_"))
-    around = [op for op in started if started[op] != waited[f"wait_{op}"]]
-    assert not around, f"expected all collectives through comm, found {around} beside it"
 
 
 def own(params):
@@ -147,7 +90,7 @@ def test_five_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
     def train(rank, world):
         mine = own(params)
         before = [param.detach() for param in mine]
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             for by_rank in drawn:
                 give(mine, by_rank[rank])
@@ -174,7 +117,7 @@ def test_a_rank_may_own_nothing_but_padding(kata, oracle, ranks, seed):
 
     def train(rank, world):
         mine = own(params)
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(mine, comm, **oracle.DEFAULTS)
             give(mine, drawn[0])
             norm = optimizer.clip_grad_norm_(1e9)
@@ -197,7 +140,7 @@ def test_the_norm_is_that_of_all_parameters(kata, oracle, ranks, seed):
     def train(rank, world):
         mine = own(params)
         norms = []
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             for by_rank, limit in zip(drawn, limits, strict=True):
                 give(mine, by_rank[rank])
@@ -218,7 +161,7 @@ def test_the_norm_is_that_of_all_parameters(kata, oracle, ranks, seed):
 def test_no_gradient_at_all_has_norm_0(kata, ranks):
     def train(rank, world):
         (param,) = own([torch.ones(5)])
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW([param], comm, lr=0.5, weight_decay=0.5)
             norm = optimizer.clip_grad_norm_(0.0)
             optimizer.step()
@@ -234,7 +177,7 @@ def test_a_norm_near_0_is_not_scaled_up_to_the_limit(kata, ranks):
     # norm 1e-6, so that the 1e-6 beside it halves the gradient
     def train(rank, world):
         (param,) = own([torch.zeros(4)])
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW([param], comm, betas=(0.0, 0.5))
             give([param], [torch.full((4,), 5e-7)])
             norm = optimizer.clip_grad_norm_(1e-6)
@@ -251,7 +194,7 @@ def test_half_precision_weights_keep_small_updates(kata, ranks):
     # bfloat16 has nothing between 0.99609375 and 1, so each step of 0.001 alone is lost
     def train(rank, world):
         (param,) = own([torch.ones(3, dtype=torch.bfloat16)])
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW([param], comm, lr=1e-3, weight_decay=0.0)
             for _ in range(8):
                 give([param], [torch.ones(3, dtype=torch.bfloat16)])
@@ -272,7 +215,7 @@ def test_half_precision_weights_keep_small_updates(kata, ranks):
 def test_the_mean_of_half_precision_is_float32(kata, ranks, value):
     def norm(rank, world):
         (param,) = own([torch.zeros(25, dtype=torch.float16)])
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW([param], comm)
             give([param], [torch.full((25,), value, dtype=torch.float16)])
             return optimizer.clip_grad_norm_(1.0)
@@ -290,7 +233,7 @@ def test_a_step_sends_what_an_all_reduce_sends(kata, oracle, ranks, cost, seed, 
         counted = []
         drawn = oracle.gradients(world=world, steps=2, seed=seed, dtype=dtype)
         mine = own(oracle.parameters(seed=seed, dtype=dtype))
-        with network() as comm:
+        with poisoned() as comm:
             with comm_meter() as none:
                 optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
                 optimizer.state_dict()
@@ -340,7 +283,7 @@ def test_between_steps_a_rank_holds_its_part_of_the_states(kata, oracle, ranks, 
     def train(rank, world):
         mine = own(params)
         before = alive_bytes()
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             held = [alive_bytes() - before]
             for by_rank in drawn:
@@ -376,7 +319,7 @@ def test_a_run_goes_on_in_a_world_of_another_size(kata, oracle, ranks, seed, sec
 
     def train(rank, world, params, steps, loaded):
         mine = own(params)
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             if loaded is not None:
                 loaded = {k: v.to(rank_device()) if k != "step" else v for k, v in loaded.items()}
@@ -418,7 +361,7 @@ def test_a_state_is_a_copy_of_the_own_part(kata, oracle, ranks, seed, world):
 
     def train(rank, world):
         mine = own(params)
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             give(mine, drawn[0][rank])
             optimizer.step()
@@ -446,7 +389,7 @@ def test_a_state_is_a_copy_of_the_own_part(kata, oracle, ranks, seed, world):
 def test_zero_grad_drops_what_was_reduced(kata, ranks):
     def train(rank, world):
         (param,) = own([torch.ones(5)])
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW([param], comm, lr=0.5, weight_decay=0.5)
             give([param], [torch.ones(5)])
             optimizer.clip_grad_norm_(1.0)
@@ -469,7 +412,7 @@ def test_a_step_reads_the_options_of_its_group(kata, oracle, ranks, seed):
 
     def train(rank, world):
         mine = own(params)
-        with network() as comm:
+        with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
             for by_rank in drawn:
                 give(mine, by_rank[rank])
@@ -495,7 +438,7 @@ def test_two_optimizers_of_some_of_the_ranks_keep_apart(kata, oracle, ranks, see
         if rank not in members:
             return None
         mine = [own(params) for params in halves]
-        with network(group) as comm:
+        with poisoned(group) as comm:
             optimizers = [
                 kata.ZeroAdamW(oracle.groups(params), comm, **oracle.DEFAULTS) for params in mine
             ]

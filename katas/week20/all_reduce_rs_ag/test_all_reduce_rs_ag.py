@@ -14,28 +14,13 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
-from harness.simulators.ranks import rank_device
+from harness.meters.network import network
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 5.0  # it takes a tenth of a second; what hangs hangs for ever
 GROUP_LIMIT_S = 20.0  # GPUs take seconds to join another group
 # nothing; fewer than ranks, and than chunks; not divisible, twice in a row; divisible by all
 SIZES = ((0, 1), (0, 3), (1, 1), (3, 2), (3, 5), (7, 1), (7, 4), (7, 4), (4001, 5), (480, 4))
-
-
-@contextmanager
-def network(kind=LateCollectives, group=None):
-    """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    with comm_meter() as meter, kind(group) as comm:
-        yield comm, meter
-    started = Counter(one.op for one in meter.log if not one.op.startswith("wait_"))
-    waited = Counter(one.op for one in meter.log if one.op.startswith("wait_"))
-    around = [op for op in started if started[op] != waited[f"wait_{op}"]]
-    assert not around, f"expected all collectives through comm, found {around} beside it"
-
-
-def own(tensor):
-    """Return a copy where this rank's tensors belong."""
-    return tensor.to(rank_device(), copy=True)
 
 
 # nothing to send, one neighbour, sizes that do not divide

@@ -14,7 +14,7 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
-from harness.simulators.ranks import rank_device
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 20.0  # it takes a tenth of a second, but GPUs take seconds to join a group
 SHAPES = ((0,), (1,), (7,), (7,), (5, 8), ())
@@ -69,11 +69,6 @@ def group_of(parts, rank):
     groups = [dist.new_group([*part]) for part in parts]
     (own,) = (group for group, part in zip(groups, parts, strict=True) if rank in part)
     return own
-
-
-def own(tensor):
-    """Return a copy where this rank's tensors belong."""
-    return tensor.to(rank_device(), copy=True)
 
 
 # alone, one neighbour, sizes that do not divide, nodes of several

@@ -13,19 +13,8 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
+from harness.meters.network import network
 from harness.simulators.ranks import rank_device
-
-
-@contextmanager
-def network(kind=LateCollectives, group=None):
-    """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    with comm_meter() as meter, kind(group) as comm:
-        yield comm
-    waits = sum(op.startswith("wait_") for op, *_ in meter.log)
-    assert waits == sum(meter.calls.values()), (
-        f"expected all communication through comm, found {dict(meter.calls)}, of which comm "
-        f"knows {waits}"
-    )
 
 
 class Done:
@@ -134,7 +123,7 @@ def test_five_steps_are_those_of_one_process(kata, oracle, ranks, seed, world):
     options = {"lr": 0.005, "momentum": 0.9, "weight_decay": 0.1}
 
     def train(rank, world):
-        with network() as comm:
+        with network() as (comm, _):
             model = shard_layers(kata, layers, comm)
             optimizer = torch.optim.SGD(model.parameters(), **options)
             for by_rank in steps:
@@ -175,7 +164,7 @@ def test_a_step_gathers_twice_and_scatters_once(kata, oracle, ranks, cost, seed)
 
     def step(rank, world):
         x = by_rank[rank].to(rank_device())
-        with network(Collectives) as comm:
+        with network(Collectives) as (comm, _):
             with comm_meter() as before:
                 model = shard_layers(kata, layers, comm)
             with comm_meter() as meter:
@@ -261,7 +250,7 @@ def gradients(kata, oracle, ranks, layers, steps, run=lambda layers, x: layers(x
 
     def on_rank(rank, world):
         want = [param.requires_grad for param in layers.parameters()]
-        with network() as comm:
+        with network() as (comm, _):
             model = shard_layers(kata, layers, comm)
             trained = [param.requires_grad for param in model.parameters()]
             assert trained == want, "which of the shards require a gradient"
@@ -293,7 +282,7 @@ def test_backward_passes_add_up(kata, oracle, ranks, seed):
     (once, again) = oracle.batches(world=2, steps=2, seed=seed)
 
     def on_rank(rank, world):
-        with network() as comm:
+        with network() as (comm, _):
             model = shard_layers(kata, layers, comm)
             loss = oracle.loss(model(once[rank].to(rank_device())))
             loss.backward(retain_graph=True)
@@ -347,7 +336,7 @@ def test_unshard_and_reshard_by_hand(kata, oracle, ranks, seed):
         if rank not in members:
             return None
         layer.to(rank_device())
-        with network(group=group) as comm, comm_meter() as meter:
+        with network(group=group) as (comm, _), comm_meter() as meter:
             sharded = kata.ShardedModule(layer, comm)
             shards = list(sharded.parameters())
             sharded.unshard()

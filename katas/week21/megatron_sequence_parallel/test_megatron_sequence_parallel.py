@@ -11,28 +11,12 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import saved_meter
 from harness.meters.late import LateCollectives
-from harness.simulators.ranks import rank_device
+from harness.meters.network import network
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
 NAMES = ("y", "x.grad", "ln_w.grad", "ln_b.grad", "w1.grad", "w2.grad")
 AXES = (0, 0, None, None, 0, 1)  # along which a rank has a part of each
-
-
-@contextmanager
-def network(kind=LateCollectives, group=None):
-    """Yield a comm, through which everything must go, and a meter of it."""
-    with comm_meter() as meter, kind(group) as comm:
-        yield comm, meter
-    waits = sum(op.startswith("wait_") for op, *_ in meter.log)
-    assert waits == sum(meter.calls.values()), (
-        f"expected all communication through comm, found {dict(meter.calls)}, of which comm "
-        f"knows {waits}"
-    )
-
-
-def own(*tensors):
-    """Copy tensors to where this rank's belong."""
-    return [tensor.to(rank_device(), copy=True) for tensor in tensors]
 
 
 def strided(tensor):
@@ -47,8 +31,8 @@ def leaves(oracle, whole, rank, world):
         one.clone() if axis is None else oracle.part(one, axis, rank, world)
         for one, axis in zip((x, *weights), AXES[1:], strict=True)
     ]
-    x, *weights = (one.requires_grad_() for one in own(strided(parts[0]), *parts[1:]))
-    return x, weights, own(strided(oracle.part(dy, 0, rank, world)))[0]
+    x, *weights = (one.requires_grad_() for one in map(own, (strided(parts[0]), *parts[1:])))
+    return x, weights, own(strided(oracle.part(dy, 0, rank, world)))
 
 
 def both_passes(kata, oracle, whole, comm, rank, world):
@@ -105,14 +89,14 @@ def test_the_two_operators_are_conjugate(kata, oracle, ranks, seed):
     def pull(rank, world):
         found = {}
         for needs in ((True, True), (True, False), (False, True)):
-            x, w, dy = own(strided(xs[rank]), ws[rank], strided(hidden[rank]))
+            x, w, dy = map(own, (strided(xs[rank]), ws[rank], strided(hidden[rank])))
             given = [one.requires_grad_(need) for one, need in zip((x, w), needs, strict=True)]
             with network() as (comm, meter):
                 y = kata.gathered_linear(*given, comm)
                 forward = dict(meter.calls)
                 (y * dy).sum().backward()
             found[needs] = y.detach(), x.grad, w.grad, forward, dict(meter.calls)
-        x, dy = own(strided(sums[rank]), strided(xs[rank]))
+        x, dy = own(strided(sums[rank])), own(strided(xs[rank]))
         x.requires_grad_()
         with network() as (comm, meter):
             y = kata.reduce_scatter_to_sp(x, comm)

@@ -13,27 +13,11 @@ from hypothesis import strategies as st
 from harness.judge import assert_matches
 from harness.meters.communication import Transfer, comm_meter
 from harness.meters.late import LateRing
+from harness.meters.network import network
 from harness.meters.ring import RingComm
-from harness.simulators.ranks import rank_device
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
-
-
-@contextmanager
-def network(kind=LateRing, group=None):
-    """Yield a ring, through which everything must be sent, and a meter of it."""
-    with comm_meter() as meter, kind(group) as ring:
-        yield ring, meter
-    posted = sum(one.bytes for one in meter.log if one.op == "post")
-    assert meter.bytes_sent == posted, (
-        f"expected all communication through ring.post, found {dict(meter.calls)}: "
-        f"{meter.bytes_sent} bytes sent, {posted} posted"
-    )
-
-
-def own(*tensors):
-    """Copy tensors to where this rank's belong."""
-    return [tensor.to(rank_device(), copy=True) for tensor in tensors]
 
 
 def told(case, rank, world):
@@ -66,11 +50,11 @@ def test_attention_is_that_of_the_whole_sequence(kata, oracle, ranks, seed, worl
     def attend(rank, world):
         found = []
         for whole, options in drawn:
-            q, k, v = own(*(oracle.part(one, rank, world) for one in whole))
+            q, k, v = map(own, (oracle.part(one, rank, world) for one in whole))
             # heads before rows in memory, as after most projections
             q, k, v = (one.transpose(1, 2).contiguous().transpose(1, 2) for one in (q, k, v))
             before = [one.clone() for one in (q, k, v)]
-            with network() as (ring, _):
+            with network(LateRing) as (ring, _):
                 found.append(kata.ring_attn_fwd(q, k, v, ring, **options))
             for name, one, was in zip("qkv", (q, k, v), before, strict=True):
                 assert torch.equal(one, was), f"{name} was written to"
@@ -100,7 +84,7 @@ def test_each_block_is_computed_while_it_is_sent(
     def attend(rank, world):
         counted = []
         for causal, dtype in runs:
-            q, k, v = own(*(oracle.part(one.to(dtype), rank, world) for one in whole))
+            q, k, v = map(own, (oracle.part(one.to(dtype), rank, world) for one in whole))
             with network(RingComm) as (ring, meter), dispatch() as allocated:
                 noted(kata, meter, monkeypatch)
                 kata.ring_attn_fwd(q, k, v, ring, causal=causal)
@@ -165,7 +149,7 @@ def test_a_transformer_block_holds_sequences_that_grow_with_the_ranks(
     peaks = []
 
     def run(rank, world, x):
-        x, *placed = own(oracle.part(x, rank, world), *weights)
+        x, *placed = map(own, (oracle.part(x, rank, world), *weights))
         with network(RingComm) as (ring, _), dispatch() as allocated:
             y = oracle.block(
                 x,
@@ -263,8 +247,8 @@ def test_a_ring_of_some_ranks_leaves_the_others_alone(kata, oracle, ranks, seed)
         group = dist.new_group(members)
         if rank not in members:
             return None
-        mine = own(*(oracle.part(one, rank - 1, len(members)) for one in whole))
-        with network(group=group) as (ring, _):
+        mine = [own(oracle.part(one, rank - 1, len(members))) for one in whole]
+        with network(LateRing, group) as (ring, _):
             return kata.ring_attn_fwd(*mine, ring, causal=True)[0]
 
     want = oracle.attention(*whole, causal=True)[0]
@@ -282,8 +266,9 @@ def test_half_precision_is_rounded_once(kata, ranks):
     ulps = (0, 1, 4)  # above 1; their mean, 5 / 3, is nearest to 2
 
     def attend(rank, world):
-        q, v = own(torch.zeros(1, 1, 1, 8).half(), torch.full((1, 1, 1, 8), 1 + ulps[rank] / 1024))
-        with network() as (ring, _):
+        q, v = torch.zeros(1, 1, 1, 8).half(), torch.full((1, 1, 1, 8), 1 + ulps[rank] / 1024)
+        q, v = own(q), own(v)
+        with network(LateRing) as (ring, _):
             return kata.ring_attn_fwd(q, q, v.half(), ring, causal=False)[0]
 
     for rank, out in enumerate(ranks(3, attend, timeout_s=LIMIT_S)):

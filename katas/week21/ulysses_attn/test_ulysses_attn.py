@@ -10,26 +10,10 @@ from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.late import LateCollectives
-from harness.simulators.ranks import rank_device
+from harness.meters.network import network
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
-
-
-@contextmanager
-def network(kind=LateCollectives, group=None):
-    """Yield a comm, through which everything must go, and a meter of it."""
-    with comm_meter() as meter, kind(group) as comm:
-        yield comm, meter
-    waits = sum(op.startswith("wait_") for op, *_ in meter.log)
-    assert waits == sum(meter.calls.values()), (
-        f"expected all communication through comm, found {dict(meter.calls)}, of which comm "
-        f"knows {waits}"
-    )
-
-
-def own(*tensors):
-    """Copy tensors to where this rank's belong."""
-    return [tensor.to(rank_device(), copy=True) for tensor in tensors]
 
 
 def assert_same(found, want, who):
@@ -60,7 +44,7 @@ def test_every_element_goes_where_its_head_is(kata, oracle, ranks, world):
     def swap(rank, world):
         found = []
         for whole in wholes:
-            rows, heads = own(*(oracle.part(whole, axis, rank, world) for axis in (1, 2)))
+            rows, heads = map(own, (oracle.part(whole, axis, rank, world) for axis in (1, 2)))
             with network() as (comm, _):
                 # strided, as after a projection, and as attention leaves it
                 strided = [
@@ -85,7 +69,7 @@ def test_the_gradient_of_one_swap_is_the_other(kata, oracle, ranks):
 
     def pull(rank, world):
         found = []
-        rows, heads = own(*(oracle.part(whole, axis, rank, world) for axis in (1, 2)))
+        rows, heads = map(own, (oracle.part(whole, axis, rank, world) for axis in (1, 2)))
         for swap, x, dy in ((kata.seq_to_head, rows, heads), (kata.head_to_seq, heads, rows)):
             for wanted in (True, False):
                 given = torch.zeros_like(x).requires_grad_(wanted)
@@ -139,7 +123,7 @@ def test_both_passes_are_those_of_the_whole_sequence(kata, oracle, ranks, seed, 
     def both(rank, world):
         found = []
         for whole, causal in drawn:
-            *mine, dout = own(*(oracle.part(one, 1, rank, world) for one in whole))
+            *mine, dout = map(own, (oracle.part(one, 1, rank, world) for one in whole))
             mine = [one.requires_grad_() for one in mine]
             with network() as (comm, _):
                 out = kata.ulysses_attn(*mine, comm, causal=causal)
@@ -169,7 +153,7 @@ def test_a_rank_sends_its_rows_once(kata, oracle, ranks, cost, seed):
     def count(rank, world):
         counted = []
         for whole in drawn:
-            *mine, dout = own(*(oracle.part(one, 1, rank, world) for one in whole))
+            *mine, dout = map(own, (oracle.part(one, 1, rank, world) for one in whole))
             with network(Collectives) as (comm, gathering), torch.no_grad():
                 oracle.gathered_attn(*mine, comm, causal=True)
             mine = [one.requires_grad_() for one in mine]
@@ -208,7 +192,7 @@ def test_a_group_of_some_ranks_leaves_the_others_alone(kata, oracle, ranks, seed
         group = dist.new_group(members)
         if rank not in members:
             return None
-        mine = own(*(oracle.part(one, 1, rank - 1, n) for one in whole[:3]))
+        mine = [own(oracle.part(one, 1, rank - 1, n)) for one in whole[:3]]
         with network(group=group) as (comm, _):
             return kata.ulysses_attn(*mine, comm, causal=True)
 
@@ -227,7 +211,7 @@ def test_bfloat16_stays_bfloat16(kata, oracle, ranks, device, seed):
     )
 
     def attend(rank, world):
-        mine = own(*(oracle.part(one, 1, rank, world) for one in whole[:3]))
+        mine = [own(oracle.part(one, 1, rank, world)) for one in whole[:3]]
         with network() as (comm, _):
             return kata.ulysses_attn(*mine, comm, causal=True)
 

@@ -14,33 +14,18 @@ from harness.judge import assert_matches
 from harness.meters.communication import Transfer, comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateRing
+from harness.meters.network import network
 from harness.meters.ring import RingComm
-from harness.simulators.ranks import rank_device
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
-
-
-@contextmanager
-def network(kind=LateRing, group=None):
-    """Yield a ring, through which everything must be sent, and a meter of it."""
-    with comm_meter() as meter, kind(group) as ring:
-        yield ring, meter
-    posted = sum(one.bytes for one in meter.log if one.op == "post")
-    assert meter.bytes_sent == posted, (
-        f"expected all communication through ring.post, found {dict(meter.calls)}: "
-        f"{meter.bytes_sent} bytes sent, {posted} posted"
-    )
-
-
-def own(*tensors):
-    """Copy tensors to where this rank's belong."""
-    return [tensor.to(rank_device(), copy=True) for tensor in tensors]
 
 
 def leaves(tensors):
     """Make leaves that lie as after most projections: heads before rows."""
     return [
-        one.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for one in own(*tensors)
+        one.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+        for one in map(own, tensors)
     ]
 
 
@@ -93,7 +78,7 @@ def test_both_passes_are_those_of_the_whole_sequence(kata, oracle, ranks, seed, 
             mine = leaves([one[:, rows] for one in whole[:3]])
             before = [one.detach().clone() for one in mine]
             dout = leaves([whole[3][:, rows]])[0].detach()
-            with network() as (ring, _):
+            with network(LateRing) as (ring, _):
                 out = kata.zigzag_attn(*mine, ring, scale=scale)
                 (out * dout).sum().backward()
             for name, one, was in zip("qkv", mine, before, strict=True):
@@ -116,9 +101,9 @@ def test_places_are_those_before_the_cut(kata, oracle, ranks, seed):
     scale = 8**-0.5
 
     def attend(rank, world):
-        mine = own(*(kata.zigzag_shard(one, 1, rank, world) for one in (q, k, v)))
+        mine = [own(kata.zigzag_shard(one, 1, rank, world)) for one in (q, k, v)]
         at = kata.zigzag_positions(6 * world, rank, world)
-        with network() as (ring, _):
+        with network(LateRing) as (ring, _):
             return kata.zigzag_attn(
                 oracle.rotated(mine[0], at), oracle.rotated(mine[1], at), mine[2], ring
             )
@@ -168,7 +153,7 @@ def test_every_rank_computes_as_much_while_it_sends(kata, oracle, ranks, cost, s
 
     def count(rank, world, dtype):
         at = oracle.own_rows(world * rows, rank, world)
-        *mine, dout = own(*(one[:, at].to(dtype).contiguous() for one in whole))
+        *mine, dout = map(own, (one[:, at].to(dtype).contiguous() for one in whole))
         mine = [one.requires_grad_() for one in mine]
         before = alive_bytes()
         counted = []
@@ -255,9 +240,9 @@ def test_a_ring_of_some_ranks_leaves_the_others_alone(kata, oracle, ranks, seed)
         if rank not in members:
             return None
         rows = oracle.own_rows(4 * len(members), rank - 1, len(members))
-        *mine, dout = own(*(one[:, rows] for one in whole))
+        *mine, dout = map(own, (one[:, rows] for one in whole))
         mine = [one.requires_grad_() for one in mine]
-        with network(group=group) as (ring, _):
+        with network(LateRing, group) as (ring, _):
             out = kata.zigzag_attn(*mine, ring)
             (out * dout).sum().backward()
         return [out.detach(), *[one.grad for one in mine]]

@@ -9,65 +9,11 @@ import torch
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
-from harness.simulators.ranks import rank_device
+from harness.meters.network import network
+from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 5.0  # it takes a tenth of a second; what hangs hangs for ever
 GROUP_LIMIT_S = 20.0  # GPUs take seconds to join another group
-
-
-class Watched:
-    """A collective under way, which has something done when it has been waited for, once."""
-
-    def __init__(self, pending, then, unfinished):
-        self.steps = [pending.wait, then]
-        self.unfinished = unfinished
-        unfinished.append(self)
-
-    def wait(self):
-        assert self in self.unfinished, "expected one wait() for a collective, found a second"
-        self.unfinished.remove(self)
-        for step in self.steps:
-            step()
-
-
-class StrictCollectives(Collectives):
-    """Ranks at their slowest: nothing has arrived, or has left, before it is waited for."""
-
-    def __init__(self, group=None):
-        super().__init__(group)
-        self.unfinished = []
-
-    def __exit__(self, kind, *_):
-        forgotten = len(self.unfinished)
-        assert kind or not forgotten, f"expected a wait() for each collective, {forgotten} lack one"
-
-    def all_to_all(self, output, tensor, output_sizes=None, input_sizes=None):
-        sent, arriving = tensor.clone(), torch.empty_like(output)
-        output.fill_(77)
-
-        def arrive():
-            same = torch.equal(tensor.view(torch.uint8), sent.view(torch.uint8))
-            assert same, "what was being sent changed before the wait"
-            output.copy_(arriving)
-
-        started = Collectives(self.group).all_to_all(arriving, sent, output_sizes, input_sizes)
-        return Watched(started, arrive, self.unfinished)
-
-
-@contextmanager
-def network(kind=StrictCollectives):
-    """Yield a comm, through which everything must be sent, and on which all must be waited for."""
-    with comm_meter() as meter, kind() as comm:
-        yield comm, meter
-    started = Counter(one.op for one in meter.log if not one.op.startswith("wait_"))
-    waited = Counter(one.op for one in meter.log if one.op.startswith("wait_"))
-    around = [op for op in started if started[op] != waited[f"wait_{op}"]]
-    assert not around, f"expected all collectives through comm, found {around} beside it"
-
-
-def own(tensor):
-    """Return a copy where this rank's tensors belong, with the same strides."""
-    return tensor.to(rank_device())
 
 
 # name: tokens of each rank of four, experts, k, how experts are chosen
