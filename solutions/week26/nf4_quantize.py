@@ -1,0 +1,168 @@
+"""Kata week26/nf4_quantize: weights in 4 bits at the quantiles of a normal distribution.
+
+A block of weights shares a scale, its largest magnitude, and the scales are quantised in turn, to
+8 bits around their mean.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32, UInt8
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# probability of the outermost quantiles, halfway between the ends of 15 and of 16 equal parts
+OUTERMOST = 1 - (1 / 30 + 1 / 32) / 2
+
+
+class DoubleQuantized(NamedTuple):
+    """Scales in 8 bits: scale i is table[codes[i]] * absmax2[i // block] + offset."""
+
+    codes: UInt8[Tensor, " scales"]
+    absmax2: Float32[Tensor, " groups"]
+    offset: Float32[Tensor, ""]
+    table: Float32[Tensor, "256"]
+    block: int
+
+
+def nf4_codebook() -> Float32[Tensor, "16"]:
+    """
+    The 16 levels of NF4, ascending from -1 to 1, with an exact 0 as level 7.
+
+    Eight positive levels and seven negative ones: quantiles of N(0, 1) at equally spaced
+    probabilities from 0.5 to `OUTERMOST`, divided by the outermost. Computed in float64.
+
+    Source: Dettmers et al. 2023 (QLoRA), section 3 and appendix E.
+    """
+    positive, negative = (
+        torch.special.ndtri(torch.linspace(0.5, OUTERMOST, count + 1, dtype=torch.float64))[1:]
+        for count in (8, 7)
+    )
+    levels = torch.cat([-negative.flip(0), torch.zeros(1), positive])
+    return (levels / positive[-1]).float()
+
+
+def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
+    """
+    The 256 levels of the dynamic data type, ascending: finer where numbers are smaller.
+
+    Decade i of 0 to 6, from 10^(i - 7) to 10^(i - 6), is divided into 2^i equal parts, with a
+    level in the middle of each, and as many below zero; without signs into 2^(i + 1). Two levels
+    more are 0 and 1.
+
+    Source: Dettmers et al. 2022 (8-bit optimizers), section 2.
+    """
+    levels = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    for i in range(7):
+        parts = 2**i if signed else 2 ** (i + 1)
+        middles = (torch.arange(parts, dtype=torch.float64) + 0.5) / parts
+        decade = (0.1 + 0.9 * middles) * 10.0 ** (i - 6)
+        levels += [decade, -decade] if signed else [decade]
+    return torch.cat(levels).sort().values.float()
+
+
+def nf4_quantize(
+    w: Float[Tensor, "*shape"], block: int = 64
+) -> tuple[UInt8[Tensor, " bytes"], Float32[Tensor, " blocks"]]:
+    """
+    Two codes a byte, and the largest magnitude of each block.
+
+    `w` is taken in row-major order whatever its strides; its last block may be shorter. The first
+    of two codes is in the high four bits. After an odd number of weights the low bits of the last
+    byte hold the code of 0. A weight goes to the level nearest to weight / absmax, of two equally
+    near ones to the lower; a block of zeros has absmax 0 and the codes of 0.
+
+    Raises:
+        ValueError: `block` is not a power of two of at least 2; `w` is not one of `DTYPES`,
+            or not finite everywhere. In this order; the message begins with the argument's name.
+    """
+    _check_block(block)
+    if w.dtype not in DTYPES or not w.isfinite().all():
+        raise ValueError(f"w: expected finite numbers of one of {DTYPES}, found {w.dtype}")
+    n = w.numel()
+    blocks = F.pad(w.reshape(-1).float(), (0, -n % block)).view(-1, block)
+    absmax, scaled = _scaled(blocks)
+    codes = _nearest(scaled, nf4_codebook().to(w.device)).flatten()[: n + n % 2]
+    return codes[::2] << 4 | codes[1::2], absmax
+
+
+def double_quantize(absmax: Float32[Tensor, " scales"], block: int = 256) -> DoubleQuantized:
+    """
+    `absmax` in 8 bits each, one more scale for `block` of them, and their mean.
+
+    The mean of all is subtracted first; the rest goes to the nearest of the signed dynamic map's
+    levels, relative to the largest magnitude in its block. The mean of nothing is 0.
+
+    Raises:
+        ValueError: `block` is not a power of two of at least 2; the message begins with its name.
+    """
+    _check_block(block)
+    n = len(absmax)
+    offset = absmax.sum() / max(n, 1)
+    blocks = F.pad(absmax - offset, (0, -n % block)).view(-1, block)
+    absmax2, scaled = _scaled(blocks)
+    table = dynamic_map().to(absmax.device)
+    return DoubleQuantized(_nearest(scaled, table).flatten()[:n], absmax2, offset, table, block)
+
+
+def nf4_dequantize(
+    packed: UInt8[Tensor, " bytes"],
+    absmax: Float32[Tensor, " blocks"] | DoubleQuantized,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    block: int = 64,
+) -> Float[Tensor, "..."]:
+    """
+    The weights that `packed` and `absmax` stand for, in float32 and then rounded to `dtype`.
+
+    Raises:
+        ValueError: `block` is not a power of two of at least 2; `dtype` is not one of `DTYPES`;
+            `packed` has not ceil(n / 2) bytes for the n weights of `shape`; `absmax`, or its
+            codes, are not ceil(n / block). In this order; the message begins with the argument's
+            name.
+    """
+    _check_block(block)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: expected one of {DTYPES}, found {dtype}")
+    n = math.prod(shape)
+    if len(packed) != -(-n // 2):
+        raise ValueError(f"packed: expected {-(-n // 2)} bytes for {n} weights, {len(packed)}")
+    scales = absmax.codes if isinstance(absmax, DoubleQuantized) else absmax
+    if len(scales) != -(-n // block):
+        raise ValueError(f"absmax: expected {-(-n // block)} for {n} weights, found {len(scales)}")
+    if isinstance(absmax, DoubleQuantized):
+        groups = absmax.absmax2.repeat_interleave(absmax.block)[: len(scales)]
+        scales = absmax.table[scales.int()] * groups + absmax.offset
+    codes = torch.stack([packed >> 4, packed & 15], dim=1).flatten()[:n]
+    levels = nf4_codebook().to(packed.device)[codes.int()]
+    return (levels * scales.repeat_interleave(block)[:n]).to(dtype).view(shape)
+
+
+def bits_per_param(n: int, block: int = 64, double: bool = False) -> float:
+    """
+    Bits in memory for each of `n` weights, all that is stored for them counted.
+
+    That is `packed` and `absmax`; with `double` instead of the latter codes, absmax2 (in blocks of
+    256) and offset. The table is the same for all tensors, and not counted.
+    """
+    scales = -(-n // block)
+    stored = -(-n // 2) + (scales + 4 * -(-scales // 256) + 4 if double else 4 * scales)
+    return 8 * stored / n
+
+
+def _check_block(block: int) -> None:
+    if block < 2 or block & (block - 1):
+        raise ValueError(f"block: expected a power of two of at least 2, found {block}")
+
+
+def _scaled(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest magnitude of each row, and the rows divided by it."""
+    absmax = blocks.abs().amax(dim=1)
+    return absmax, blocks / torch.where(absmax == 0, 1, absmax)[:, None]
+
+
+def _nearest(x: Tensor, levels: Tensor) -> Tensor:
+    """Which of the ascending levels is the nearest, as uint8; the lower one in the middle."""
+    return torch.bucketize(x, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
