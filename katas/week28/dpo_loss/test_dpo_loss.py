@@ -164,6 +164,8 @@ def test_later_values_replace_the_earlier(kata, oracle, device):
     ]  # fmt: skip
     assert found == [close(each) for each in want]
     assert kata.RefCache().get([])[0].shape == (0,), "an empty cache, asked for nothing"
+    with pytest.raises(ValueError, match="^pairs: "):
+        kata.RefCache().get(pairs)  # another cache, which knows nothing
 
 
 def test_the_reference_runs_without_dropout_and_gradients(kata, oracle, device, seed):
