@@ -12,6 +12,7 @@ are tensors that no operator made (`torch.from_numpy`) or the innards of sparse 
 """
 
 import gc
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -286,12 +287,22 @@ def saved_meter(*, exclude: Iterable[Tensor] = ()) -> Iterator[SavedMeter]:
         yield meter
 
 
-def alive_bytes() -> int:
+def alive_bytes(at_most: int | None = None) -> int:
     """
     Count the bytes of all tensors alive in this process, gradients too, each storage once.
 
-    The difference of two calls is what was kept in between, by whomever.
+    The difference of two calls is what was kept in between, by whomever. The thread of a network
+    may hold what was sent for a moment after the wait: while more than `at_most` are alive, this
+    looks again, for half a second.
     """
+    alive, last = _alive_bytes(), time.monotonic() + 0.5
+    while at_most is not None and alive > at_most and time.monotonic() < last:
+        time.sleep(0.01)
+        alive = _alive_bytes()
+    return alive
+
+
+def _alive_bytes() -> int:
     gc.collect()
     found = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
     found += [one.grad for one in found if one.is_leaf and one.grad is not None]

@@ -280,34 +280,39 @@ def test_between_steps_a_rank_holds_its_part_of_the_states(kata, oracle, ranks, 
     params = oracle.parameters(seed=seed)
     drawn = oracle.gradients(world=world, steps=2, seed=seed)
 
+    part = 4 * oracle.part_size(n=N, world=world)
+    most = 4 * part + 32  # the reduced gradient, too
+
     def train(rank, world):
         mine = own(params)
         before = alive_bytes()
+
+        def kept(at_most):
+            return alive_bytes(before + at_most) - before
+
         with poisoned() as comm:
             optimizer = kata.ZeroAdamW(oracle.groups(mine), comm, **oracle.DEFAULTS)
-            held = [alive_bytes() - before]
+            held = [kept(3 * part + 32)]
             for by_rank in drawn:
                 give(mine, by_rank[rank])
                 optimizer.clip_grad_norm_(1.0)
-                clipped = alive_bytes() - before
+                clipped = kept(most)
                 dropped = [param.grad is None for param in mine]
                 optimizer.step()
-                held.append(alive_bytes() - before)
+                held.append(kept(3 * part + 32))
             give(mine, drawn[0][rank])
             optimizer.step()
-            held.append(alive_bytes() - before)
+            held.append(kept(3 * part + 32))
             dropped += [param.grad is None for param in mine]
             optimizer.load_state_dict(optimizer.consolidate())
-            held.append(alive_bytes() - before)
+            held.append(kept(3 * part + 32))
         return max(held), clipped, dropped
 
-    part = 4 * oracle.part_size(n=N, world=world)
     for rank, (held, clipped, dropped) in enumerate(ranks(world, train)):
         who = f"rank {rank} of {world}"
         if world == 4:
             cost.check("state_bytes", held)
         assert all(dropped), f"{who}: expected .grad None once it is reduced, found one that is not"
-        most = 4 * part + 32  # the reduced gradient, too
         assert clipped <= most, f"{who}: expected {most} bytes after clipping, found {clipped}"
 
 
