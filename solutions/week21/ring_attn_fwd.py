@@ -52,7 +52,7 @@ def merge(
     Source: Milakov and Gimelshein (arXiv 1805.02867), section 3.1.
     """
     # -inf less -inf is no number; any share will do there
-    ahead = (lse_a - lse_b).nan_to_num().transpose(1, 2).unsqueeze(-1)
+    ahead = (lse_a - lse_b).nan_to_num().mT.unsqueeze(-1)
     out = out_a * torch.sigmoid(ahead) + out_b * torch.sigmoid(-ahead)
     return out, torch.logaddexp(lse_a, lse_b)
 

@@ -10,8 +10,9 @@ def numbers(*shape, seed, dtype=torch.float32):
 
 
 def sequence(*, b, rows, h, kv, d, seed, dtype=torch.float32):
-    """Draw q, k, v of a whole sequence."""
+    """Draw q, k, v of a whole sequence; of q and k sixteenths, whose dot products are exact."""
     q, k, v = (numbers(b, rows, heads, d, seed=seed + at) for at, heads in enumerate((h, kv, kv)))
+    q, k = (one.mul(16).round().div(16) for one in (q, k))
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 

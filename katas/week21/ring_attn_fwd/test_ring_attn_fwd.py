@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.judge import assert_matches
-from harness.meters.communication import Transfer, comm_meter
+from harness.meters.communication import Transfer
 from harness.meters.late import LateRing
 from harness.meters.network import network
 from harness.meters.ring import RingComm
@@ -85,9 +84,17 @@ def test_each_block_is_computed_while_it_is_sent(
         counted = []
         for causal, dtype in runs:
             q, k, v = map(own, (oracle.part(one.to(dtype), rank, world) for one in whole))
-            with network(RingComm) as (ring, meter), dispatch() as allocated:
-                noted(kata, meter, monkeypatch)
+            with network(Watched) as (ring, meter), dispatch() as allocated:
+                ring.at_hand = [places(k, v)]
+                computed = noted(kata, meter, monkeypatch)
                 kata.ring_attn_fwd(q, k, v, ring, causal=causal)
+            for what, found in (("posts", ring.posted), ("computes with", computed)):
+                own_ones = [one == at for one, at in zip(found, ring.at_hand, strict=False)]
+                assert all(own_ones), (
+                    f"causal={causal}, {dtype}, rank {rank} of {world}, contiguous k and v: "
+                    f"step {own_ones.index(False)} {what} a copy, expected K and V as they are at "
+                    "hand"
+                )
             log = [one.op for one in meter.log if one.op in ("post", "block_attn", "wait_post")]
             counted.append((meter.bytes_sent, meter.messages, log, allocated.peak_live_bytes))
             monkeypatch.undo()
@@ -120,15 +127,43 @@ def test_each_block_is_computed_while_it_is_sent(
         cost.check("peak_memory", max(by_case[0][3] for by_case in by_rank))
 
 
-def noted(kata, meter, monkeypatch):
-    """Have the meter's log tell when a block is computed."""
-    compute = kata.block_attn
+def places(*tensors):
+    """Say where in memory tensors begin."""
+    return {tensor.data_ptr() for tensor in tensors}
 
-    def block_attn(*args, **options):
+
+class Watched(RingComm):
+    """A ring that notes where what is posted lies, and K and V of each step."""
+
+    def __init__(self, group=None):
+        super().__init__(group)
+        self.posted, self.at_hand = [], []
+
+    def post(self, *tensors):
+        self.posted.append(places(*tensors))
+        arriving = super().post(*tensors)
+        wait = arriving.wait
+
+        def noted_wait():
+            arrived = wait()
+            self.at_hand.append(places(*arrived))
+            return arrived
+
+        arriving.wait = noted_wait
+        return arriving
+
+
+def noted(kata, meter, monkeypatch):
+    """Have the meter's log tell when a block is computed; list where the blocks lie."""
+    compute, computed = kata.block_attn, []
+
+    def block_attn(q, k, v, **options):
         meter.log.append(Transfer("block_attn", None, 0))
-        return compute(*args, **options)
+        computed.append(places(k, v))
+        return compute(q, k, v, **options)
 
     monkeypatch.setattr(kata, "block_attn", block_attn)
+    return computed
 
 
 def split_step(log, expected):
@@ -211,6 +246,8 @@ def test_partial_results_merge_in_any_order(kata, oracle, owner):
         for what, one, truth in zip(("out", "lse"), found, want, strict=True):
             same = torch.allclose(one, truth, rtol=1e-9, atol=1e-12)
             assert same, f"{name}, keys {parts}: {what} is {one}, expected {truth}"
+            shared = any(one.data_ptr() == other.data_ptr() for other in (*a, *b, *c))
+            assert not shared, f"{name}, keys {parts}: {what} is an argument, expected a new tensor"
     for one, was in zip((*a, *b, *c), before, strict=True):
         assert torch.equal(one, was), f"merge wrote to an argument: keys {parts}"
 
@@ -285,8 +322,11 @@ class Closed:
 
     rank, world, group = 0, 2, None
 
+    def __init__(self, asked):
+        self.asked = asked
+
     def post(self, *_):
-        raise AssertionError("expected a ValueError before anything is sent")
+        raise AssertionError(f"{self.asked}: a post, expected a ValueError before anything is sent")
 
 
 def test_what_makes_no_sense_is_refused(kata):
@@ -298,8 +338,9 @@ def test_what_makes_no_sense_is_refused(kata):
         ("scale", k[:, :, :2], -0.5),
         ("scale", k[:, :, :2], float("nan")),
     ):
+        ring = Closed(f"4 heads, {keys.shape[2]} of k, scale {scale}")
         with pytest.raises(ValueError, match=f"^{name}: "):
-            kata.ring_attn_fwd(q, keys, keys, Closed(), causal=False, scale=scale)
+            kata.ring_attn_fwd(q, keys, keys, ring, causal=False, scale=scale)
 
 
 class Still:
