@@ -1,0 +1,174 @@
+"""Kata week24/mds_elastic_sampler: one order of samples, whoever reads it and wherever it stops.
+
+The order is fixed for canonical nodes, which are only a number; then it is dealt to real ones.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+PADDING = -1
+
+
+def generator(seed: int, epoch: int, node: int) -> np.random.Generator:
+    """Return the generator of a canonical node in an epoch, the same on every machine."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, node])))
+
+
+def py1e_shuffle(
+    shard_sizes: Sequence[int], canonical_nodes: int, block: float, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """
+    Return the samples of each canonical node in the order of this epoch, int64.
+
+    A node shuffles the shards of its span, then moves each sample on by 0 to `block` places.
+
+    Args:
+        shard_sizes: Samples of each shard, 0 or more; samples are numbered from shard to shard.
+        canonical_nodes: Equal spans of the samples, give or take one.
+        block: How far samples are moved, at most.
+        seed: Not negative.
+        epoch: Not negative.
+
+    Raises:
+        ValueError: a shard size, `block` or `epoch` is negative; canonical_nodes below 1, or more
+            than there are samples. The message begins with the name and a colon.
+    """
+    if min(shard_sizes, default=0) < 0:
+        raise ValueError(f"shard_sizes: expected at least 0 each, found {min(shard_sizes)}.")
+    ends = np.cumsum(shard_sizes, dtype=np.int64)
+    n = int(ends[-1]) if len(ends) else 0
+    if not 1 <= canonical_nodes <= n:
+        raise ValueError(f"canonical_nodes: expected 1 to {n}, found {canonical_nodes}.")
+    if block < 0:
+        raise ValueError(f"block: expected at least 0, found {block}.")
+    if epoch < 0:
+        raise ValueError(f"epoch: expected at least 0, found {epoch}.")
+    rows = []
+    for node in range(canonical_nodes):
+        start, stop = node * n // canonical_nodes, (node + 1) * n // canonical_nodes
+        inside = ends[(ends > start) & (ends < stop)]
+        parts = np.split(np.arange(start, stop), np.unique(inside) - start)
+        rng = generator(seed, epoch, node)
+        row = np.concatenate([parts[i] for i in rng.permutation(len(parts))])
+        moved = np.arange(len(row)) + rng.uniform(0, block, len(row))
+        rows.append(row[np.argsort(moved)])
+    return rows
+
+
+class ElasticSampler:
+    """
+    Says which samples each worker reads, for any number of nodes, ranks and workers.
+
+    Args:
+        shard_sizes: Samples of each shard.
+        canonical_nodes: Nodes for which the order is made.
+        block: Of `py1e_shuffle`.
+        seed: Not negative.
+        global_batch: Samples of all ranks together in a step.
+
+    Raises:
+        ValueError: as `py1e_shuffle`; global_batch below 1.
+    """
+
+    def __init__(
+        self,
+        shard_sizes: Sequence[int],
+        canonical_nodes: int,
+        block: float,
+        seed: int,
+        global_batch: int,
+    ) -> None:
+        py1e_shuffle(shard_sizes, canonical_nodes, block, seed, 0)
+        if global_batch < 1:
+            raise ValueError(f"global_batch: expected at least 1, found {global_batch}.")
+        self._canonical_nodes = canonical_nodes
+        self._global_batch = global_batch
+        self._shuffle = (np.array(shard_sizes, np.int64), canonical_nodes, block, seed)
+
+    def epoch_order(self, epoch: int) -> np.ndarray:
+        """
+        Return all samples in the order of this epoch, int64: one of each canonical node in turn.
+
+        Raises:
+            ValueError: epoch is negative.
+        """
+        rows = py1e_shuffle(*self._shuffle, epoch)
+        longest = max(map(len, rows))
+        return np.stack([np.append(row, row[-1:])[:longest] for row in rows], axis=1).reshape(-1)
+
+    def ids(
+        self, epoch: int, nodes: int, ranks_per_node: int, workers: int, skip: int = 0
+    ) -> np.ndarray:
+        """
+        Deal what is left of the order: int64 [nodes, ranks, workers, batches, batch].
+
+        Args:
+            epoch: Whose order it is.
+            nodes: Physical nodes, a divisor or a multiple of the canonical ones.
+            ranks_per_node: All ranks together divide the global batch.
+            workers: Of each rank.
+            skip: Samples at the beginning of the order that have been trained on.
+
+        Raises:
+            ValueError: a number is too small or too large, or does not divide as it should.
+        """
+        order = self.epoch_order(epoch)
+        if nodes < 1 or (self._canonical_nodes % nodes and nodes % self._canonical_nodes):
+            raise ValueError(
+                f"nodes: expected a divisor or multiple of {self._canonical_nodes}, found {nodes}."
+            )
+        if ranks_per_node < 1 or self._global_batch % (nodes * ranks_per_node):
+            raise ValueError(
+                f"ranks_per_node: expected all ranks to divide {self._global_batch}, found "
+                f"{ranks_per_node} on each of {nodes} nodes."
+            )
+        if workers < 1:
+            raise ValueError(f"workers: expected at least 1, found {workers}.")
+        left = order[self._checked_skip(skip, order) :]
+        padding = -len(left) % (self._global_batch * workers)
+        batch = self._global_batch // (nodes * ranks_per_node)
+        dealt = np.append(left, np.full(padding, PADDING, np.int64))
+        dealt = dealt.reshape(-1, workers, batch, ranks_per_node, nodes)
+        return dealt.transpose(4, 3, 1, 0, 2)
+
+    def state_dict(self, epoch: int, batches: int, skip: int = 0) -> dict[str, int | str]:
+        """
+        Return where a run stands after `batches` global batches of `ids(epoch, …, skip)`, for JSON.
+
+        Raises:
+            ValueError: there is no such place.
+        """
+        order = self.epoch_order(epoch)
+        last = -(-(len(order) - self._checked_skip(skip, order)) // self._global_batch)
+        if not 0 <= batches <= last:
+            raise ValueError(f"batches: expected 0 to {last}, found {batches}.")
+        state = {"epoch": epoch, "skip": skip + batches * self._global_batch}
+        if batches == last:
+            state = {"epoch": epoch + 1, "skip": 0}
+        return state | {"order": self._fingerprint()}
+
+    def resume(
+        self, state: dict[str, int | str], nodes: int, ranks_per_node: int, workers: int
+    ) -> tuple[int, np.ndarray]:
+        """
+        Return the epoch of `state` and what `ids` deals of its rest, to other nodes perhaps.
+
+        Raises:
+            ValueError: the state is that of another order, ``state: ``; or as `ids`.
+        """
+        if state["order"] != self._fingerprint():
+            raise ValueError("state: expected one of the same shards, canonical nodes and shuffle.")
+        epoch = state["epoch"]
+        return epoch, self.ids(epoch, nodes, ranks_per_node, workers, state["skip"])
+
+    def _checked_skip(self, skip: int, order: np.ndarray) -> int:
+        if not 0 <= skip < len(order):
+            raise ValueError(f"skip: expected 0 to {len(order) - 1}, found {skip}.")
+        return skip
+
+    def _fingerprint(self) -> str:
+        sizes, canonical_nodes, block, seed = self._shuffle
+        described = f"{sizes.tolist()} {canonical_nodes} {float(block)} {seed}"
+        return hashlib.sha256(described.encode()).hexdigest()
