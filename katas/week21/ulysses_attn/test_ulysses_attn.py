@@ -1,17 +1,13 @@
 """What is special about swapping the cut: which element goes where, both ways, and how much."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
-from harness.meters.communication import comm_meter
-from harness.meters.late import LateCollectives
 from harness.meters.network import network
-from harness.simulators.ranks import own, rank_device
+from harness.simulators.ranks import own
 
 LIMIT_S = 10.0  # a test of this size takes a tenth of a second, ranks that miss each other for ever
 
@@ -63,6 +59,19 @@ def test_every_element_goes_where_its_head_is(kata, oracle, ranks, world):
             assert_same(by_row, oracle.part(whole, 1, rank, world), f"{who}: head_to_seq")
 
 
+class Pulled(torch.autograd.Function):
+    """A sum of products whose gradient is the given tensor itself, and no copy of it."""
+
+    @staticmethod
+    def forward(ctx, y, dy):
+        ctx.dy = dy
+        return (y * dy).sum()
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.dy, None
+
+
 def test_the_gradient_of_one_swap_is_the_other(kata, oracle, ranks):
     world = ranks.world(3)
     whole = oracle.told_apart(2, 2 * world, 3 * world, 3)
@@ -73,11 +82,14 @@ def test_the_gradient_of_one_swap_is_the_other(kata, oracle, ranks):
         for swap, x, dy in ((kata.seq_to_head, rows, heads), (kata.head_to_seq, heads, rows)):
             for wanted in (True, False):
                 given = torch.zeros_like(x).requires_grad_(wanted)
+                # a gradient that is strided, as attention's is
+                strided = dy.transpose(1, 2).contiguous().transpose(1, 2)
                 with network() as (comm, meter):
-                    weight = torch.ones_like(dy).requires_grad_()
-                    y = swap(given, comm) * weight
-                    # a gradient that is strided, as attention's is
-                    y.backward(dy.transpose(1, 2).contiguous().transpose(1, 2))
+                    y = swap(given, comm)
+                    if not wanted:
+                        y = y * torch.ones_like(dy).requires_grad_()
+                    Pulled.apply(y, strided).backward()
+                assert_same(strided, dy, f"the gradient of the result, rank {rank}, after the call")
                 found.append((given.grad, dict(meter.calls)))
         return found
 
@@ -93,12 +105,13 @@ def test_the_gradient_of_one_swap_is_the_other(kata, oracle, ranks):
                 assert_same(grad, oracle.part(whole, 1 + at // 2, rank, world), f"{who}: x.grad")
 
 
-# heads by rank: one each; key heads that are cut; an odd width, all rows alike; half precision
+# heads by rank: one each; key heads that are cut; an odd width, all rows alike; half precision,
+# of rows enough that the gradient of the first, which nearly cancels, is a small part of them
 CASES = (
     {"b": 2, "rows": 1, "h": 1, "kv": 1, "d": 16, "causal": True},
     {"b": 1, "rows": 5, "h": 4, "kv": 2, "d": 24, "causal": True},
     {"b": 2, "rows": 3, "h": 2, "kv": 2, "d": 17, "causal": False},
-    {"b": 1, "rows": 4, "h": 2, "kv": 1, "d": 16, "causal": True, "dtype": torch.float16},
+    {"b": 1, "rows": 12, "h": 2, "kv": 1, "d": 16, "causal": True, "dtype": torch.float16},
 )
 
 
@@ -146,9 +159,14 @@ def test_both_passes_are_those_of_the_whole_sequence(kata, oracle, ranks, seed, 
 
 def test_a_rank_sends_its_rows_once(kata, oracle, ranks, cost, seed):
     world, b, s, d = ranks.world(4), 2, 8, 16
-    heads = ((8, 8), (8, 4), (8, 1), (8, 2))  # as many key heads, as many as ranks, fewer
-    heads = [(h, kv) for h, kv in heads if kv % world == 0 or world % kv == 0]
-    drawn = [oracle.sequence(b=b, rows=s * world, h=h, kv=kv, d=d, seed=seed) for h, kv in heads]
+    single, half = torch.float32, torch.float16
+    # as many key heads, as many as ranks, fewer; half precision
+    cases = [(8, single), (4, single), (1, single), (2, single), (4, half)]
+    cases = [(kv, dtype) for kv, dtype in cases if kv % world == 0 or world % kv == 0]
+    drawn = [
+        oracle.sequence(b=b, rows=s * world, h=8, kv=kv, d=d, seed=seed, dtype=dtype)
+        for kv, dtype in cases
+    ]
 
     def count(rank, world):
         counted = []
@@ -166,9 +184,11 @@ def test_a_rank_sends_its_rows_once(kata, oracle, ranks, cost, seed):
         return counted
 
     for rank, by_case in enumerate(ranks(world, count, timeout_s=LIMIT_S)):
-        for (h, kv), (forward, calls, backward, back_calls, *_) in zip(heads, by_case, strict=True):
-            who = f"{h} heads, {kv} key heads, rank {rank} of {world}"
-            want = oracle.forward_bytes(b=b, s=s, h=h, kv=kv, d=d, world=world)
+        for (kv, dtype), counts in zip(cases, by_case, strict=True):
+            forward, calls, backward, back_calls, *_ = counts
+            who = f"8 heads, {kv} key heads, {dtype}, rank {rank} of {world}"
+            size = {"b": b, "s": s, "h": 8, "kv": kv, "d": d, "itemsize": dtype.itemsize}
+            want = oracle.forward_bytes(**size, world=world)
             assert (forward, backward) == (want, want), (
                 f"{who}: {forward} bytes forward and {backward} backward, expected {want} each"
             )
@@ -225,23 +245,21 @@ class Closed:
 
     rank, world, group = 0, 6, None
 
-    def all_to_all(self, *_):
-        raise AssertionError("expected a ValueError before anything is sent")
+    def all_to_all(self, _, tensor):
+        raise AssertionError(
+            f"{[*tensor.shape]} sent between 6 ranks, expected a ValueError before anything is sent"
+        )
 
     all_gather = all_reduce = reduce_scatter = broadcast = all_to_all
 
 
 def test_what_the_ranks_do_not_divide_is_refused(kata):
-    def x(rows, heads):
-        return torch.ones(1, rows, heads, 4)
-
-    for name, call in (
-        ("x: .*heads", lambda: kata.seq_to_head(x(6, 4), Closed())),
-        ("x: .*rows", lambda: kata.head_to_seq(x(4, 6), Closed())),
-        ("q: ", lambda: kata.ulysses_attn(x(2, 4), x(2, 4), x(2, 4), Closed(), causal=True)),
-        ("q: ", lambda: kata.ulysses_attn(x(2, 6), x(2, 4), x(2, 4), Closed(), causal=True)),
-        ("k: ", lambda: kata.ulysses_attn(x(2, 12), x(2, 4), x(2, 4), Closed(), causal=True)),
-        ("k: ", lambda: kata.ulysses_attn(x(2, 36), x(2, 9), x(2, 9), Closed(), causal=True)),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}"):
-            call()
+    comm = Closed()
+    with pytest.raises(ValueError, match="^x: .*heads"):
+        kata.seq_to_head(torch.ones(1, 6, 4, 4), comm)
+    with pytest.raises(ValueError, match="^x: .*rows"):
+        kata.head_to_seq(torch.ones(1, 4, 6, 4), comm)
+    for heads, kv, name in ((4, 4, "q"), (6, 4, "q"), (12, 4, "k"), (36, 9, "k")):
+        q, k = torch.ones(1, 2, heads, 4), torch.ones(1, 2, kv, 4)
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            kata.ulysses_attn(q, k, k, comm, causal=True)
