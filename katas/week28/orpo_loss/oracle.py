@@ -9,12 +9,16 @@ from torch import nn
 DIGITS = Context(prec=60)
 
 
-def make_inputs(*, pairs, cols, dtype, device, seed, more=0, lam=0.5, sure=3.0):
+def make_inputs(*, pairs, cols, dtype, device, seed, more=0, lam=0.5, sure=3.0, turned=False):
     """Draw log-probabilities down to about -`sure`, and responses of different lengths."""
     generator = torch.Generator().manual_seed(seed)
     given = {"lam": lam}
-    for which, width in (("w", cols), ("l", cols + more)):
-        logp = -sure * (0.05 + torch.rand(pairs, width, generator=generator).double())
+    # apart from each other: a difference that cancels has few digits
+    likely, unlikely = (0.05, 0.5), (1.0, 2.0)
+    ranges = (unlikely, likely) if turned else (likely, unlikely)
+    for which, width, (low, high) in zip("wl", (cols, cols + more), ranges, strict=True):
+        share = low + (high - low) * torch.rand(pairs, width, generator=generator).double()
+        logp = -sure * share
         mask = torch.rand(pairs, width, generator=generator) < 0.7
         mask[torch.arange(pairs), torch.randint(width, (pairs,), generator=generator)] = True
         given["logp_" + which] = logp.to(dtype).to(device)
