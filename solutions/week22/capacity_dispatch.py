@@ -32,7 +32,8 @@ def dispatch_slots(
 
     Source: Lepikhin et al. 2020, algorithm 1; Riquelme et al. 2021, appendix C.
     """
-    counts = _counts(idx, experts, capacity)
+    _check_capacity(capacity)
+    counts = _counts(idx, experts)
     if priority == "position":
         tokens = torch.arange(len(idx), device=idx.device)
     elif priority == "gate":
@@ -44,8 +45,10 @@ def dispatch_slots(
     grouped, order = torch.sort(wanted, stable=True)
     position = torch.arange(len(wanted), device=idx.device) - starts[grouped]
     slot = torch.where(position < capacity, grouped * capacity + position, -1)
-    slots = torch.empty_like(wanted).index_copy(0, order, slot).view(idx.shape[::-1])
-    return torch.empty_like(idx, dtype=torch.int64).index_copy(0, tokens, slots.T)
+    by_choice, slots = torch.empty_like(wanted), torch.empty_like(idx, dtype=torch.int64)
+    by_choice[order] = slot
+    slots[tokens] = by_choice.view(idx.shape[::-1]).T
+    return slots
 
 
 def drop_pad_stats(idx: Int[Tensor, "t k"], experts: int, capacity: int) -> tuple[float, float]:
@@ -55,7 +58,8 @@ def drop_pad_stats(idx: Int[Tensor, "t k"], experts: int, capacity: int) -> tupl
     Raises:
         ValueError: `capacity` is below 1, or `idx` names an expert that there is not.
     """
-    counts = _counts(idx, experts, capacity)
+    _check_capacity(capacity)
+    counts = _counts(idx, experts)
     kept = counts.clamp(max=capacity).sum().item()
     return _dropped(counts, capacity), 1 - kept / (experts * capacity)
 
@@ -69,18 +73,22 @@ def min_capacity(idx: Int[Tensor, "t k"], experts: int, max_drop: float) -> int:
     """
     if not 0 <= max_drop <= 1:
         raise ValueError(f"max_drop: expected 0 to 1, found {max_drop}")
-    counts = _counts(idx, experts, 1)
-    enough = range(1, max(idx.numel(), 1) + 1)
-    return 1 + bisect_left(enough, True, key=lambda slots: _dropped(counts, slots) <= max_drop)
+    counts = _counts(idx, experts)
+    # as many slots as assignments are always enough
+    fewer = range(1, idx.numel())
+    return 1 + bisect_left(fewer, True, key=lambda slots: _dropped(counts, slots) <= max_drop)
 
 
-def _counts(idx: Tensor, experts: int, capacity: int) -> Tensor:
-    """How many assignments each expert gets."""
+def _check_capacity(capacity: int) -> None:
     if capacity < 1:
         raise ValueError(f"capacity: expected at least 1, found {capacity}")
+
+
+def _counts(idx: Tensor, experts: int) -> Tensor:
+    """How many assignments each expert gets, up to the last that gets any."""
     if ((idx < 0) | (idx >= experts)).any():
         raise ValueError(f"idx: expected experts 0 to {experts - 1}, found others")
-    return torch.bincount(idx.flatten(), minlength=experts)
+    return torch.bincount(idx.flatten())
 
 
 def _dropped(counts: Tensor, capacity: int) -> float:
