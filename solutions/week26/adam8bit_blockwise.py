@@ -4,8 +4,6 @@ A program decodes both moments of some blocks of 256, updates them in float32, f
 and encodes them again. HBM: weight, gradient and two codes read, weight and two codes written.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
@@ -14,8 +12,6 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BLOCK = 256  # values to a scale
-LOG2_FIFTH = tl.constexpr(math.log2(1 / 5))
-LOG10_2 = tl.constexpr(math.log10(2))
 SMALLEST = tl.constexpr(2.0**-126)  # normal number of float32
 
 # blocks a program, and warps
@@ -44,15 +40,20 @@ def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
 
 @triton.jit
 def _index(x, PARTS: tl.constexpr):
-    # where x, from 0 to 1, is among the levels: decade i begins at PARTS * 2^i
-    x = tl.maximum(x, 1e-7)
-    decade = tl.floor(tl.log2(x) * LOG10_2 + 7)
-    first = PARTS * tl.exp2(decade)
-    # x in its decade is 0.1 + 0.9 (at - first) / first; at a decade's end both formulas agree
-    at = first * (8 / 9) + x * (PARTS * 1e6 / 0.9) * tl.exp2(decade * LOG2_FIFTH)
+    # where x, from 0 to 1, is among the levels: decade i begins at PARTS * 2^i and is a straight
+    # line of x; the lines are ever less steep, so that the least of them is the one of its decade
+    at = x * (PARTS * 1e6 / 0.9) + PARTS * 8 / 9
+    for i in tl.static_range(1, 7):
+        at = tl.minimum(at, x * (PARTS * 1e6 / 0.9 * 0.2**i) + PARTS * 8 / 9 * 2**i)
     # two neighbours are in unlike decades: the middle between them is not where the decades meet
+    first = (at.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)  # 2^…
     below = tl.where(at < first + 0.2, at - 1, at)
-    return tl.where(at > 128 * PARTS - 0.25, 128.0 * PARTS, below)
+    return tl.where(at > 128 * PARTS - 0.25, 128.0 * PARTS, below).to(tl.int32)
+
+
+@triton.jit
+def _spread(x, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    return tl.broadcast_to(x[:, None], [ROWS, BLOCK]).reshape(ROWS * BLOCK)
 
 
 @triton.jit
@@ -62,26 +63,28 @@ def _adam8bit_kernel(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at = row[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [ROWS, BLOCK] int64
-    mask = at < n
     row_mask = row * BLOCK < n
-    p = tl.load(p_ptr + at, mask=mask, other=0.0).to(tl.float32)  # [ROWS, BLOCK]
+    m_abs = tl.load(m_abs_ptr + row, mask=row_mask, other=0.0)  # [ROWS]
+    v_abs = tl.load(v_abs_ptr + row, mask=row_mask, other=0.0)
+    # one axis, so that look-ups are spread over threads as loads and stores are
+    at = tl.program_id(0).to(tl.int64) * ROWS * BLOCK + tl.arange(0, ROWS * BLOCK)
+    mask = at < n
+    p = tl.load(p_ptr + at, mask=mask, other=0.0).to(tl.float32)  # [ROWS * BLOCK]
     g = tl.load(g_ptr + at, mask=mask, other=0.0).to(tl.float32)
     m_code = tl.load(m_code_ptr + at, mask=mask, other=127).to(tl.int32)
     v_code = tl.load(v_code_ptr + at, mask=mask, other=0).to(tl.int32)
-    m_abs = tl.load(m_abs_ptr + row, mask=row_mask, other=0.0)  # [ROWS]
-    v_abs = tl.load(v_abs_ptr + row, mask=row_mask, other=0.0)
-    m = b1 * (tl.load(m_map_ptr + m_code) * m_abs[:, None]) + m_share * g
-    v = b2 * (tl.load(v_map_ptr + v_code) * v_abs[:, None]) + v_share * g * g
+    m = b1 * (tl.load(m_map_ptr + m_code) * _spread(m_abs, ROWS, BLOCK)) + m_share * g
+    v = b2 * (tl.load(v_map_ptr + v_code) * _spread(v_abs, ROWS, BLOCK)) + v_share * g * g
     p = p * decay - step_size * m / (tl.sqrt(v) * v_factor + eps)
     tl.store(p_ptr + at, p.to(p_ptr.dtype.element_ty), mask=mask)
 
-    m_abs, v_abs = tl.max(tl.abs(m), axis=1), tl.max(v, axis=1)
+    m_abs = tl.max(tl.abs(m).reshape(ROWS, BLOCK), axis=1)
+    v_abs = tl.max(v.reshape(ROWS, BLOCK), axis=1)
     m_scale, v_scale = 1 / tl.maximum(m_abs, SMALLEST), 1 / tl.maximum(v_abs, SMALLEST)
     tl.store(m_abs_ptr + row, m_abs, mask=row_mask)
     tl.store(v_abs_ptr + row, v_abs, mask=row_mask)
-    m_at = _index(tl.abs(m) * m_scale[:, None], 1).to(tl.int32)
-    v_at = tl.maximum(_index(v * v_scale[:, None], 2), 1.0).to(tl.int32)
+    m_at = _index(tl.abs(m) * _spread(m_scale, ROWS, BLOCK), 1)
+    v_at = _index(v * _spread(v_scale, ROWS, BLOCK), 2)
     m_code = tl.where(m < 0, 127 - m_at, 127 + m_at)
     tl.store(m_code_ptr + at, tl.maximum(m_code, 0).to(tl.uint8), mask=mask)
     tl.store(v_code_ptr + at, (v_at - 1).to(tl.uint8), mask=mask)

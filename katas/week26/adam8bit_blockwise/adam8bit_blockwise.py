@@ -4,8 +4,6 @@ A program decodes both moments of some blocks of 256, updates them in float32, f
 and encodes them again. HBM: weight, gradient and two codes read, weight and two codes written.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
