@@ -189,7 +189,7 @@ def test_a_step_takes_its_anchor_from_other_answers(kata, oracle, ranks, seed):
             "loss": (loss.item(), want), "z0": (found.item(), z0),
             "rewards": (rewards.tolist(), apart.tolist()), "gradient": worst,
             "passes": (policy.calls, policy.graphs), "calls": dict(meter.calls),
-            "graphs": (rewards.requires_grad, found.requires_grad),
+            "graphs": (rewards.requires_grad, found.requires_grad), "training": policy.training,
         }  # fmt: skip
 
     for rank, told in enumerate(ranks(ranks.world(3), step, timeout_s=LIMIT_S)):
@@ -200,6 +200,7 @@ def test_a_step_takes_its_anchor_from_other_answers(kata, oracle, ranks, seed):
         assert told["passes"] == (2, 1), f"rank {rank}: forward passes, and those with a graph"
         assert told["calls"] == {"all_reduce": 1}, f"rank {rank}: collectives"
         assert told["graphs"] == (False, False), f"rank {rank}: graphs of rewards and z0"
+        assert told["training"], f"rank {rank}: expected the policy to be in training mode still"
 
 
 def test_the_anchor_costs_a_forward_pass(kata, oracle, ranks, cost, seed):
