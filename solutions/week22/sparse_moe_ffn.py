@@ -41,7 +41,7 @@ class SparseMoE(nn.Module):
         gates, chosen = ranked[:, : self.k], ranking[:, : self.k]
         if self.renormalize:
             gates = gates / gates.sum(1, keepdim=True)
-        order = chosen.flatten().argsort(stable=True)
+        order = chosen.flatten().argsort()
         counts = chosen.flatten().bincount(minlength=experts)
         parts = x[order // self.k].split(counts.tolist())
         done = [self._expert(e, part) for e, part in enumerate(parts)]

@@ -1,5 +1,6 @@
 """What is right: every expert on every token, with zeros as gates; a toy task and a dense rival."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -75,10 +76,16 @@ def toy_batches(many: int, d: int, steps: int, seed: int) -> Iterator[tuple[Tens
         yield x, torch.bmm(x[:, None], maps[regime])[:, 0] + noise
 
 
-def train(moe: nn.Module, batches, aux_coef: float, lr: float) -> list[float]:
-    """The same training, of which the errors are kept."""
+def entropy(counts: Tensor) -> float:
+    """Of a load, over that of an even one."""
+    shares = [count / sum(counts.tolist()) for count in counts.tolist() if count]
+    return -sum(share * math.log(share) for share in shares) / max(math.log(len(counts)), 1)
+
+
+def train(moe: nn.Module, batches, aux_coef: float, lr: float) -> tuple[list[float], list[float]]:
+    """The same training, of which the errors and the entropies are kept."""
     optimizer = torch.optim.Adam(moe.parameters(), lr)
-    errors = []
+    errors, entropies = [], []
     for x, target in batches:
         y, aux = moe(x)
         error = mse_loss(y, target)
@@ -86,4 +93,5 @@ def train(moe: nn.Module, batches, aux_coef: float, lr: float) -> list[float]:
         (error + aux_coef * aux["lb_loss"]).backward()
         optimizer.step()
         errors.append(float(error.detach()))
-    return errors
+        entropies.append(entropy(aux["counts"]))
+    return errors, entropies
