@@ -107,6 +107,23 @@ def test_tokens_are_counted(kata, device):
     assert (counts.tolist(), counts.dtype) == ([3, 0, 1, 0, 2, 0, 0], torch.int64)
 
 
+def test_choices_may_lie_apart(kata, device):
+    idx = torch.tensor([[4, 0, 3], [0, 2, 3]], device=device)[:, :2]
+    assert kata.experts_per_token(idx, 5).tolist() == [2, 0, 1, 0, 1]
+    x = torch.eye(5, device=device)
+    w1, w2 = torch.ones(2, 5, 3, device=device), torch.ones(2, 3, 5, device=device)
+    y, alike = (kata.expert_choice_ffn(x, x[:2, :2], one, w1, w2) for one in (idx, idx.clone()))
+    assert_matches(y, alike)
+
+
+def test_large_logits_overflow_nothing(kata, device):
+    logits = torch.tensor([[1000.0, -1000.0], [-1000.0, 1000.0], [999.0, 1000.0]], device=device)
+    gates, idx = kata.expert_choice(logits, 1.4)  # 2.1 places
+    assert idx.tolist() == [[0, 2], [1, 2]]
+    sigmoid = torch.sigmoid(torch.tensor([-1.0, 1.0], dtype=torch.float64))
+    assert_matches(gates, torch.stack([torch.ones(2, dtype=torch.float64), sigmoid], 1))
+
+
 # ---- work ----------------------------------------------------------------------------------
 
 
