@@ -76,7 +76,7 @@ def moe_topk_gate(
     if T:
         BLOCK_E = triton.next_power_of_2(E)
         # a warp has whole rows, several of them, and reduces without shared memory
-        BLOCK_T = max(2048 // BLOCK_E, 4) if logits.is_cuda else 8
+        BLOCK_T = max(2048 // BLOCK_E, 4)
         _gate_kernel[(triton.cdiv(T, BLOCK_T),)](
             logits, weights, idx, T, E, logits.stride(0), K=k, RENORMALIZE=renormalize,
             BLOCK_T=BLOCK_T, BLOCK_E=BLOCK_E, BLOCK_K=triton.next_power_of_2(k), num_warps=4,

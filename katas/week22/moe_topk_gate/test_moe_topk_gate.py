@@ -68,6 +68,15 @@ def test_each_token_has_its_own(kata, device):
     assert idx.tolist() == [[0, 1]] + [[i, 2 * i] for i in range(1, 70)]
 
 
+def test_gaps_are_between_the_elements_of_a_row(kata, device):
+    # every second column: of two experts there is one, whose stride says nothing
+    logits = torch.tensor([[1.0, -1.0, 2.0], [3.0, -2.0, 4.0]], device=device)
+    weights, idx = kata.moe_topk_gate(logits[:, :2][:, ::2], 1, False)
+    assert (weights.tolist(), idx.tolist()) == ([[1.0], [1.0]], [[0], [0]])
+    with pytest.raises(ValueError, match="^logits: "):
+        kata.moe_topk_gate(logits[:, ::2], 1, False)
+
+
 # ---- with what weight --------------------------------------------------------------------------
 
 
