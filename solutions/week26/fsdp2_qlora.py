@@ -1,0 +1,346 @@
+"""Kata week26/fsdp2_qlora: a frozen base sharded and gathered in four bits, adapters beside it.
+
+Per module, step and rank: one all-gather of bytes before forward, one before backward, and one
+reduce-scatter of the adapters' gradients.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.utils._pytree import tree_leaves
+
+from harness.meters.collectives import Collectives
+
+BLOCK = 64  # elements that share a scale
+GROUP = 256  # scales that share a scale of their own
+# Dettmers et al. 2023, appendix E
+LEVELS = torch.tensor([
+    -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+])  # fmt: skip
+
+
+class NF4(NamedTuple):
+    """
+    A matrix of `shape` in four bits, row by row.
+
+    Attributes:
+        packed: uint8, two elements each, the first in the high bits.
+        codes: uint8, for each block of 64 elements, the last one may be shorter.
+        absmax2: float32, for each group of 256 codes, the last one may be shorter.
+        offset: float32, of all scales; it has no axes.
+        shape: That of the matrix.
+    """
+
+    packed: Tensor
+    codes: Tensor
+    absmax2: Tensor
+    offset: Tensor
+    shape: tuple[int, int]
+
+
+def dequantise_into(out: Tensor, whole: NF4) -> None:
+    """Write the elements of `whole` to `out`, which is flat; a little at a time."""
+    levels, step = LEVELS.to(out.device), 64 * BLOCK
+    for start in range(0, len(out), step):
+        part = out[start : start + step]
+        codes = whole.codes[start // BLOCK : (start + step) // BLOCK]
+        scales = (codes.float() - 128) / 127 * whole.absmax2[start // (BLOCK * GROUP)]
+        scales = (scales + whole.offset).repeat_interleave(BLOCK)[: len(part)]
+        bytes_ = whole.packed[start // 2 : (start + step) // 2]
+        nibbles = torch.stack((bytes_ >> 4, bytes_ & 15), dim=1).flatten()[: len(part)]
+        part.copy_(levels[nibbles.int()] * scales)
+
+
+class QloraLinear(nn.Module):
+    """x wᵀ + s (x aᵀ) bᵀ; `weight` must be a tensor while it runs, and is no parameter."""
+
+    def __init__(self, weight: NF4, a: Tensor, b: Tensor, s: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.a, self.b, self.s = nn.Parameter(a), nn.Parameter(b), s
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [t, out] of x [t, in]."""
+        return x @ self.weight.t() + self.s * (x @ self.a.t() @ self.b.t())
+
+
+def free_storage(tensor: Tensor) -> None:
+    """Give back the memory of `tensor`: what shares it stays, but nobody may read it."""
+    tensor.untyped_storage().resize_(0)
+
+
+def allocate_storage(tensor: Tensor) -> None:
+    """Give memory back to `tensor`, which is contiguous, with anything in it."""
+    tensor.untyped_storage().resize_(tensor.numel() * tensor.itemsize)
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """Call `call` at the end of the backward pass that is running."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def named_slots(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """List the places of parameters in `module`: owner, attribute, parameter (twice, if tied)."""
+    return [
+        (owner, name, parameter)
+        for owner in module.modules()
+        for name, parameter in owner._parameters.items()
+        if parameter is not None
+    ]
+
+
+class Shard(nn.Parameter):
+    """This rank's elements of a parameter, flat."""
+
+
+class InputsDone(torch.autograd.Function):
+    """The identity. Its backward runs when the gradients of all its inputs are there."""
+
+    @staticmethod
+    def forward(ctx, hooks: "ShardHooks", *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return `inputs`."""
+        ctx.hooks = hooks
+        return inputs
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return `grads`; the module is done."""
+        ctx.hooks.end_backward()
+        return None, *grads
+
+
+class ShardHooks(nn.Module):
+    """
+    Runs `module`, and calls `unshard`, `reshard` and `post_backward` of a subclass in time.
+
+    `unshard` comes before forward and, once the gradient of an output is known, before backward;
+    `reshard` after forward; `post_backward` when the gradients of the inputs are known, or at the
+    end of the backward pass, if no input asks for one.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.in_backward = False
+
+    def forward(self, *args: object) -> object:
+        """Run `module`, whose output may be nested lists, tuples and dicts."""
+        self.unshard()
+        wanted = [arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad]
+        if wanted and torch.is_grad_enabled():
+            passed = iter(InputsDone.apply(self, *wanted))
+            args = [
+                next(passed) if isinstance(arg, Tensor) and arg.requires_grad else arg
+                for arg in args
+            ]
+        output = self.module(*args)
+        self.reshard()
+        for one in tree_leaves(output):
+            if isinstance(one, Tensor) and one.requires_grad:
+                one.register_hook(self.begin_backward)
+        return output
+
+    def begin_backward(self, _grad: Tensor) -> None:
+        """Have the parameters whole; it is called for every output."""
+        if not self.in_backward:
+            self.in_backward = True
+            after_backward(self.end_backward)
+        self.unshard()
+
+    def end_backward(self) -> None:
+        """Finish, unless that has been done."""
+        if self.in_backward:
+            self.in_backward = False
+            self.post_backward()
+
+
+def shard_aligned(numel: int, unit: int, world: int) -> list[tuple[int, int]]:
+    """
+    Start and stop of each rank's elements: as many whole units each, the last ones fewer or none.
+
+    Raises:
+        ValueError: unit, world: below 1. The message begins with the name; the first one counts.
+    """
+    if unit < 1:
+        raise ValueError(f"unit: expected 1 or more, found {unit}")
+    if world < 1:
+        raise ValueError(f"world: expected 1 or more, found {world}")
+    size = _largest(numel, unit, world)
+    return [(min(rank * size, numel), min((rank + 1) * size, numel)) for rank in range(world)]
+
+
+class Nf4Shard:
+    """This rank's units of a matrix in four bits; a unit is 256 blocks of 64."""
+
+    def __init__(self, whole: NF4, rank: int, world: int) -> None:
+        """
+        Copy what belongs to `rank`.
+
+        Raises:
+            ValueError: whole: packed, codes or absmax2 have not the length that the shape asks
+                for. rank: not in 0 … world - 1. The first one counts.
+        """
+        numel = math.prod(whole.shape)
+        lengths = tuple(map(len, whole[:3]))
+        expected = tuple(-(-numel // per) for per in _PER)
+        if lengths != expected:
+            raise ValueError(f"whole: expected lengths of {expected}, found {lengths}")
+        if not 0 <= rank < world:
+            raise ValueError(f"rank: expected 0 … {world - 1}, found {rank}")
+        start, stop = shard_aligned(numel, _UNIT, world)[rank]
+        self.parts = tuple(
+            one[-(-start // per) : -(-stop // per)].clone()
+            for one, per in zip(whole, _PER, strict=False)
+        )
+        self._sizes = [_largest(numel, _UNIT, world) // per for per in _PER]
+        self._metadata = whole.shape, whole.offset.clone()
+
+    def fsdp_pre_all_gather(self) -> tuple[tuple[Tensor, ...], object]:
+        """Return what this rank sends, as long on all ranks, and what all ranks know."""
+        padded = tuple(
+            pad(part, (0, size - len(part)))
+            for part, size in zip(self.parts, self._sizes, strict=True)
+        )
+        return padded, self._metadata
+
+    def fsdp_post_all_gather(
+        self,
+        outputs: tuple[Tensor, ...],
+        metadata: object,
+        dtype: torch.dtype,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Make the whole weight of what the ranks sent, in their order; into `out`, if given."""
+        shape, offset = metadata
+        if out is None:
+            out = torch.empty(shape, dtype=dtype, device=outputs[0].device)
+        dequantise_into(out.view(-1), NF4(*outputs, offset, shape))
+        return out
+
+
+class ShardedQlora(ShardHooks):
+    """
+    A module of whose four-bit weights and parameters each rank keeps its part.
+
+    Outside of forward and backward `weight` of each `QloraLinear` is an `Nf4Shard`, and each
+    parameter a `Shard`. `.grad` of one is this rank's part of the mean over the ranks.
+
+    Source: torch.distributed.fsdp.fully_shard and its extensions; Answer.AI's FSDP with QLoRA.
+    """
+
+    def __init__(self, module: nn.Module, comm: Collectives) -> None:
+        """
+        Replace weights and parameters of `module`, which are alike on all ranks. Sends nothing.
+
+        Raises:
+            ValueError: module: a `QloraLinear` in it is sharded already.
+        """
+        layers = [layer for layer in module.modules() if isinstance(layer, QloraLinear)]
+        if any(isinstance(layer.weight, Nf4Shard) for layer in layers):
+            raise ValueError("module: expected whole weights, found shards")
+        super().__init__(module)
+        slots = named_slots(module)
+        params = list(dict.fromkeys(param for _, _, param in slots))
+        order = {param: at for at, param in enumerate(params)}
+        self._comm, self._layers = comm, layers
+        self._slots = [(owner, name, order[param]) for owner, name, param in slots]
+        self._nf4 = [Nf4Shard(layer.weight, comm.rank, comm.world) for layer in layers]
+        self._weights = [
+            torch.empty(layer.weight.shape, dtype=layer.a.dtype, device=layer.a.device)
+            for layer in layers
+        ]
+        self._sizes = [_largest(param.numel(), 1, comm.world) for param in params]
+        self._shards = [
+            Shard(_part(param, comm).clone(), requires_grad=param.requires_grad) for param in params
+        ]
+        self._fulls = [
+            nn.Parameter(param.new_empty(param.shape), param.requires_grad) for param in params
+        ]
+        self.reshard()
+
+    @torch.no_grad()
+    def unshard(self) -> None:
+        """Put all that is whole in its place, with one all-gather, unless it is there."""
+        if self._whole:
+            return
+        sent = [one.fsdp_pre_all_gather() for one in self._nf4]
+        pieces = [one for outputs, _ in sent for one in outputs]
+        pieces += [
+            pad(shard, (0, size - len(shard)))
+            for shard, size in zip(self._shards, self._sizes, strict=True)
+        ]
+        arrived = self._gather(pieces)
+        for at, (nf4, weight) in enumerate(zip(self._nf4, self._weights, strict=True)):
+            allocate_storage(weight)
+            # autograd must not see the write: .data has a version counter of its own
+            three = tuple(next(arrived) for _ in range(3))
+            nf4.fsdp_post_all_gather(three, sent[at][1], weight.dtype, out=weight.data)
+        for full, whole in zip(self._fulls, arrived, strict=True):
+            allocate_storage(full)
+            full.data.copy_(whole[: full.numel()].view_as(full))
+        self._place(self._weights, self._fulls)
+        self._whole = True
+
+    def reshard(self) -> None:
+        """Free what is whole, and put the shards in their places. Sends nothing."""
+        for one in (*self._weights, *self._fulls):
+            free_storage(one)
+        self._place(self._nf4, self._shards)
+        self._whole = False
+
+    @torch.no_grad()
+    def post_backward(self) -> None:
+        """Add what the whole parameters have as gradients to those of the shards, and reshard."""
+        world = self._comm.world
+        found = [at for at, full in enumerate(self._fulls) if full.grad is not None]
+        if found:
+            sizes = [self._sizes[at] for at in found]
+            grads = [
+                pad(self._fulls[at].grad.flatten(), (0, world * size - self._fulls[at].numel()))
+                for at, size in zip(found, sizes, strict=True)
+            ]
+            parts = torch.cat([grad.view(world, -1) for grad in grads], dim=1)
+            mine = parts.new_empty(sum(sizes))
+            self._comm.reduce_scatter(mine, parts.flatten()).wait()
+            mine /= world
+            for at, part in zip(found, mine.split(sizes), strict=True):
+                shard = self._shards[at]
+                own = part[: len(shard)]
+                shard.grad = own.clone() if shard.grad is None else shard.grad + own
+                self._fulls[at].grad = None
+        self.reshard()
+
+    def _gather(self, pieces: list[Tensor]) -> Iterator[Tensor]:
+        """Yield for each piece those of all ranks, one after the other."""
+        mine = torch.cat([piece.view(torch.uint8) for piece in pieces])
+        gathered = mine.new_empty(self._comm.world * len(mine))
+        self._comm.all_gather(gathered, mine).wait()
+        parts = gathered.view(self._comm.world, -1).split([one.nbytes for one in pieces], dim=1)
+        for piece, part in zip(pieces, parts, strict=True):
+            # a copy, which begins where any dtype may
+            yield part.clone(memory_format=torch.contiguous_format).view(-1).view(piece.dtype)
+
+    def _place(self, weights: list[Tensor] | list[Nf4Shard], params: list[nn.Parameter]) -> None:
+        for layer, weight in zip(self._layers, weights, strict=True):
+            layer.weight = weight
+        for owner, name, at in self._slots:
+            setattr(owner, name, params[at])
+
+
+_UNIT = BLOCK * GROUP
+_PER = (2, BLOCK, _UNIT)  # elements for each one of packed, codes, absmax2
+
+
+def _largest(numel: int, unit: int, world: int) -> int:
+    """Elements of the largest part, padded to whole units."""
+    return -(-numel // (unit * world)) * unit
+
+
+def _part(param: Tensor, comm: Collectives) -> Tensor:
+    start, stop = shard_aligned(param.numel(), 1, comm.world)[comm.rank]
+    return param.detach().flatten()[start:stop]
