@@ -7,34 +7,12 @@ import torch
 
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
-from harness.meters.communication import comm_meter
+from harness.meters.network import network
 from harness.simulators.ranks import rank_device
 
 LIMIT_S = 10.0  # it takes a tenth of a second; ranks that miss each other wait for ever
 # tokens, experts, choices: one of each, all experts, Switch's one, sizes that nothing divides
 SIZES = ((1, 1, 1), (5, 3, 3), (16, 8, 1), (33, 7, 2), (64, 20, 6))
-
-
-class Watched:
-    """A collective that has something done when it has been waited for."""
-
-    def __init__(self, pending, then):
-        self.pending = pending
-        self.then = then
-
-    def wait(self):
-        self.pending.wait()
-        self.then()
-
-
-class SlowCollectives(Collectives):
-    """A network at its slowest: no sum has arrived before it is waited for."""
-
-    def all_reduce(self, tensor):
-        assert tensor.is_contiguous(), "dp.all_reduce: expected a contiguous tensor"
-        travelling = tensor.clone()
-        tensor.fill_(-77)
-        return Watched(super().all_reduce(travelling), lambda: tensor.copy_(travelling))
 
 
 class ClosedCollectives(Collectives):
@@ -122,12 +100,19 @@ def test_padding_does_not_count(kata, oracle, seed):
         assert torch.equal(now.nan_to_num(7), then.nan_to_num(7)), f"{name} was written to"
 
 
-def test_no_tokens_cost_nothing(kata):
+def test_no_tokens_cost_nothing(kata, ranks):
     nobody = torch.zeros(3, dtype=torch.bool)
+
+    def pull(t, mask):
+        logits, idx = torch.randn(t, 4).requires_grad_(), torch.zeros(t, 2, dtype=torch.int64)
+        loss, z = kata.load_balance_loss(logits, idx, mask), kata.router_z_loss(logits, mask)
+        grads = [torch.autograd.grad(one, logits)[0] for one in (loss, z)]
+        return loss.item(), z.item(), torch.stack(grads)
+
     for t, mask in ((0, None), (3, nobody)):
-        logits, idx = torch.randn(t, 4), torch.zeros(t, 2, dtype=torch.int64)
-        assert kata.load_balance_loss(logits, idx, mask).item() == 0
-        assert kata.router_z_loss(logits, mask).item() == 0
+        loss, z, grad = ranks.alone(lambda t=t, mask=mask: pull(t, mask))
+        assert (loss, z) == (0, 0), f"losses of {t} tokens of which none counts"
+        assert not grad.any(), f"gradients of {t} tokens of which none counts: {grad}, expected 0"
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -144,13 +129,17 @@ def test_only_probabilities_have_a_gradient(kata, oracle, ranks, seed):
             lambda x: kata.load_balance_loss(x, idx, mask),
             lambda x: kata.router_z_loss(x, mask),
         ):
-            x = logits.clone().requires_grad_()
+            # but for the first padding counts for nothing, and is NaN
+            hidden = ~mask[:, None] if found else torch.tensor(False)
+            x = logits.masked_fill(hidden, math.nan).requires_grad_()
             found.append(torch.autograd.grad(loss(x), x)[0])
         return found
 
     whole, masked, z = ranks.alone(pull)
     assert_gradient(whole, oracle.balance_gradient, logits, idx, name="the gradient")
-    assert not masked[~mask].any(), "the gradient of padding: expected 0"
+    for name, found in (("load_balance_loss", masked), ("router_z_loss", z)):
+        rows = found[~mask]
+        assert not rows.any(), f"{name}: the gradient of padding that is NaN: {rows}, expected 0"
     rows = logits[mask], idx[mask]
     assert_gradient(masked[mask], oracle.balance_gradient, *rows, name="the gradient with padding")
     assert_gradient(z[mask], oracle.z_gradient, rows[0], name="the z-loss's gradient")
@@ -186,7 +175,7 @@ def test_the_mean_over_ranks_is_the_loss_of_the_whole_batch(kata, oracle, ranks,
                 one.to(rank_device()) for one in shards(oracle, world, seed + 100 * round_)[rank]
             )
             x = logits.requires_grad_()
-            with comm_meter() as meter, SlowCollectives() as dp:
+            with network() as (dp, meter):
                 loss = kata.load_balance_loss(x, idx, mask, dp)
                 loss.backward()
             found.append((loss.item(), x.grad.cpu(), meter.calls, meter.bytes_sent, meter.messages))
@@ -238,7 +227,7 @@ def test_specialised_batches_are_balanced_together(kata, ranks):
         logits = torch.zeros(4, world, device=rank_device())
         logits[:, rank] = 1e4
         idx = torch.full((4, 1), rank, device=rank_device())
-        with comm_meter() as meter, Collectives() as dp:
+        with network(Collectives) as (dp, meter):
             alone = kata.load_balance_loss(logits, idx).item()
             silent = not meter.calls
             return alone, silent, kata.load_balance_loss(logits, idx, dp=dp).item()
@@ -279,6 +268,7 @@ REFUSED = {
     "an expert too many": ((X, IDX + 3), "idx"),
     "an expert below 0": ((X, IDX - 1), "idx"),
     "another number of tokens": ((X, IDX[:3]), "idx"),
+    "more rows than tokens": ((X, torch.zeros(5, 2, dtype=torch.int64)), "idx"),
     "a choice for each token": ((X, IDX[:, 0]), "idx"),
     "more choices than experts": ((X, torch.zeros(4, 4, dtype=torch.int64)), "idx"),
     "no choices": ((X, IDX[:, :0]), "idx"),
