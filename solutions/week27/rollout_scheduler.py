@@ -1,0 +1,108 @@
+"""Kata week27/rollout_scheduler: which rollouts run, under which policy, and what is trained on."""
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+
+class Request(NamedTuple):
+    """One completion of a prompt; `group` are those of the same prompt, `hint` a guessed length."""
+
+    id: int
+    group: int
+    hint: int | None = None
+
+
+class RolloutScheduler:
+    """
+    Decides which rollouts start, and which groups of them are trained on.
+
+    Args:
+        slots: Rollouts that the engine runs at a time.
+        max_staleness: Versions by which a token may be older than the policy it trains.
+        group_size: Completions of a prompt.
+        batch_groups: Groups in a training step, which makes the next version of the policy.
+
+    Raises:
+        ValueError: `max_staleness` is below 0 or another one below 1; the message begins with the
+            argument's name.
+    """
+
+    def __init__(self, slots: int, max_staleness: int, group_size: int, batch_groups: int) -> None:
+        for name, given, least in (
+            ("slots", slots, 1), ("max_staleness", max_staleness, 0),
+            ("group_size", group_size, 1), ("batch_groups", batch_groups, 1),
+        ):  # fmt: skip
+            if given < least:
+                raise ValueError(f"{name}: expected {least} or more, found {given}")
+        self._free = slots
+        self._max_staleness = max_staleness
+        self._group_size = group_size
+        self._batch_groups = batch_groups
+        self._requests = 0
+        self._arrived: dict[int, int] = {}  # of groups: how many had come before
+        self._added: dict[int, int] = {}  # of groups: requests so far
+        self._finished: dict[int, int] = {}  # of groups: those that have ended
+        self._oldest: dict[int, int] = {}  # of groups begun and not yet trained on: version
+        self._group_of: dict[int, int] = {}  # of requests that wait or run
+        self._running: set[int] = set()
+        self._waiting: list[tuple[int, int, int, Request]] = []  # batch, -hint, arrival
+
+    def add(self, request: Request) -> None:
+        """
+        Take in a request; the requests of a group come one after another, or mixed with others.
+
+        Raises:
+            ValueError: Its id waits or runs already (`id`), or its group has all its requests
+                (`group`). The message begins with that name; nothing is changed.
+        """
+        if request.id in self._group_of:
+            raise ValueError(f"id: expected a new one, found {request.id}, which has not finished")
+        group = request.group
+        if self._added.get(group, 0) == self._group_size:
+            raise ValueError(f"group: expected one that is not complete, found {group}")
+        arrival = self._arrived.setdefault(group, len(self._arrived))
+        self._added[group] = self._added.get(group, 0) + 1
+        self._group_of[request.id] = group
+        self._requests += 1
+        entry = arrival // self._batch_groups, -(request.hint or 0), self._requests, request
+        heappush(self._waiting, entry)
+
+    def on_tick(self, policy_version: int) -> list[int]:
+        """Choose what starts now, under this version of the policy, the first one first."""
+        started = []
+        newest = policy_version + self._max_staleness
+        while self._free and self._waiting and self._waiting[0][0] <= newest:
+            *_, request = heappop(self._waiting)
+            self._oldest.setdefault(request.group, policy_version)
+            self._running.add(request.id)
+            self._free -= 1
+            started.append(request.id)
+        return started
+
+    def on_finish(self, req_id: int) -> None:
+        """
+        Hear that a rollout has ended; its slot is free.
+
+        Raises:
+            ValueError: It does not run; the message begins with `req_id`.
+        """
+        if req_id not in self._running:
+            raise ValueError(f"req_id: expected one that runs, found {req_id}")
+        self._running.remove(req_id)
+        self._free += 1
+        group = self._group_of.pop(req_id)
+        self._finished[group] = self._finished.get(group, 0) + 1
+
+    def on_train_ready(self, policy_version: int) -> list[int]:
+        """Choose the groups to train this version on, oldest first; none if it has to wait."""
+        by_age = sorted(self._oldest, key=lambda group: (self._oldest[group], self._arrived[group]))
+        done = [group for group in by_age if self._finished.get(group) == self._group_size]
+        batch = done[: self._batch_groups]
+        # who is as old as may be now is too old for the next version
+        limit = policy_version - self._max_staleness
+        last_call = {group for group in by_age if self._oldest[group] <= limit}
+        if len(batch) < self._batch_groups or not last_call <= {*batch}:
+            return []
+        for group in batch:
+            del self._oldest[group]
+        return batch
