@@ -1,0 +1,154 @@
+"""Kata week28/rlhf_pipeline: from instructions to preferences, on one model in 4 bits.
+
+Policies are adapters. The reference is the adapter of an earlier stage, and every stage can be
+killed and gone on with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+STAGES = ("sft", "dpo", "grpo")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a run is made with."""
+
+    sft: int = 50  # steps of each stage
+    dpo: int = 20
+    grpo: int = 20
+    every: int = 6  # steps from one checkpoint to the next
+    lr: float = 0.02
+    beta: float = 0.2  # of DPO
+    kl: float = 0.02  # what the divergence weighs in GRPO
+    group: int = 8  # answers to a prompt
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What each step of each stage gave."""
+
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    margins: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    divergences: list[float] = field(default_factory=list)
+
+
+class Model(Protocol):
+    """A frozen base in 4 bits, and adapters by name, of which one or none is active."""
+
+    active: str | None
+
+    def __call__(self, tokens: Int64[Tensor, "n t"]) -> Float[Tensor, "n t"]:
+        """Return the log-probability of each token, with the active adapter."""
+
+    def add(self, slot: str, like: str | None = None) -> None:
+        """Make an adapter that changes nothing, or is a copy of another; it does not get active."""
+
+    def adapter(self, slot: str) -> list[nn.Parameter]:
+        """List the parameters of an adapter, active or not."""
+
+    def use(self, slot: str | None) -> None:
+        """Compute with this adapter from now on, or with the base alone."""
+
+    def sample(
+        self, prompts: Int64[Tensor, "n p"], generator: torch.Generator
+    ) -> Int64[Tensor, "n t"]:
+        """Answer prompts with the active adapter, without a graph; return prompts and answers."""
+
+
+class Data(Protocol):
+    """What there is to learn from: the batch of each step, the same whenever it is asked for."""
+
+    def sft(self, step: int) -> tuple[Int64[Tensor, "n t"], Bool[Tensor, "n t"]]:
+        """Return prompts with answers, and a mask of the answers."""
+
+    def pairs(self, step: int) -> tuple[Int64[Tensor, "n t"], Bool[Tensor, "n t"]]:
+        """Return n / 2 chosen answers, then the n / 2 rejected ones, and a mask of the answers."""
+
+    def prompts(self, step: int) -> Int64[Tensor, "n p"]:
+        """Return prompts to be answered."""
+
+    def utility(self, tokens: Int64[Tensor, "n t"]) -> Float[Tensor, " n"]:
+        """Say what answers are worth, given with their prompts."""
+
+
+class Write(Protocol):
+    """A checkpoint that is being written."""
+
+    def wait(self) -> None:
+        """Return when it is written; to be called once."""
+
+
+class Store(Protocol):
+    """Checkpoints; the latest that was committed is what remains of a process that is killed."""
+
+    def write(self, name: str, state: dict[str, Any]) -> Write:
+        """Start to write: tensors, numbers, strings, and lists, tuples and dicts of them."""
+
+    def commit(self, name: str) -> None:
+        """Let a checkpoint that has been written be the latest."""
+
+    def latest(self) -> dict[str, Any] | None:
+        """Return a copy of the latest, or None."""
+
+
+def reference_logps(
+    model: Model, tokens: Int64[Tensor, "n t"], mask: Bool[Tensor, "n t"]
+) -> Float[Tensor, "n t"]:
+    """
+    Return what the adapter "sft" gives each token, 0 where `mask` is False.
+
+    No graph; afterwards the adapter that was active is active again.
+    """
+    raise NotImplementedError  # TODO(kata): another adapter for one pass (about 6 lines)
+
+
+def run(
+    model: Model, data: Data, cfg: Config, store: Store, stages: Sequence[str] = STAGES
+) -> Report:
+    """
+    Train one adapter for each stage, "sft" from nothing, the others each from a copy of "sft".
+
+    Raises:
+        ValueError: `stages` do not begin with "sft", are out of order, unknown, or repeated.
+            Nothing has been run or written then.
+    """
+    # TODO(kata): check, then stage by stage (about 75 lines with helpers)
+    raise NotImplementedError
+
+
+def resume(model: Model, data: Data, cfg: Config, store: Store) -> Report:
+    """
+    Go on from the latest checkpoint, as if nothing had happened.
+
+    Args:
+        model: The base, without adapters.
+        data: As in the run that was killed.
+        cfg: Also.
+        store: With its checkpoints.
+
+    Raises:
+        ValueError: there is no checkpoint in `store`, or it was made with another `cfg`. Nothing
+            has been run or written then.
+    """
+    # TODO(kata): check, adapters as they were, then the same loop (about 10 lines)
+    raise NotImplementedError
+
+
+def win_rate(
+    model: Model, data: Data, prompts: Int64[Tensor, "n p"], slot: str, seed: int
+) -> float:
+    """
+    Say how often the answers of `slot` are worth more than those of "sft"; a tie is half a win.
+
+    Both answer the same prompts, each with a generator of its own with this seed. Afterwards the
+    adapter that was active is active again.
+    """
+    raise NotImplementedError  # TODO(kata): both answer, utilities decide (about 7 lines)
