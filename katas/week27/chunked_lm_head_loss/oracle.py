@@ -68,21 +68,24 @@ def make_inputs(
     return given | {"extra": [one.to(device) for one in extra]} if extra else given
 
 
-def _at_once(hidden, weight, labels, transform, ignore, extra, wide):
-    counts = labels != ignore
-    logits = (hidden @ weight.T).to(wide)[counts]
-    total = transform(logits, labels[counts], *(one[counts] for one in extra))
-    return total / counts.sum().clamp_min(1)
+def _at_once(hidden, weight, labels, transform, ignore, extra, wide, piece):
+    (kept,) = (labels != ignore).nonzero(as_tuple=True)
+    total = 0 * (hidden.sum() + weight.sum()).to(wide) if not len(kept) else 0
+    for part in kept.split(piece) if len(kept) else ():
+        logits = (hidden[part] @ weight.T).to(wide)
+        total = total + transform(logits, labels[part], *(one[part] for one in extra))
+    return total / max(len(kept), 1)
 
 
 def reference(*, hidden, weight, labels, transform, chunk="auto", ignore=-100, extra=()):
+    # in pieces only because a GPU has no room for all logits in float64
     operands = hidden.double(), weight.double()
-    return _at_once(*operands, labels, transform, ignore, extra, torch.float64)
+    return _at_once(*operands, labels, transform, ignore, extra, torch.float64, 2048)
 
 
 def same_precision(*, hidden, weight, labels, transform, chunk="auto", ignore=-100, extra=()):
     wide = torch.promote_types(hidden.dtype, torch.float32)
-    return _at_once(hidden, weight, labels, transform, ignore, extra, wide)
+    return _at_once(hidden, weight, labels, transform, ignore, extra, wide, len(labels) + 1)
 
 
 def at_once_with_gradients(
