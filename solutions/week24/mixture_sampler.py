@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-ROUNDING = 1e-6  # of a step, so that it never looks as if nobody's turn had come
-
 
 def temperature_weights(sizes: Sequence[int], alpha: float) -> np.ndarray:
     """
@@ -84,7 +82,7 @@ def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
     waiting, eligible = [(margin / share[i], i) for i in drawn], []
     heapq.heapify(waiting)
     for at in range(n):
-        while waiting and waiting[0][0] <= at + 1 + ROUNDING:
+        while waiting and waiting[0][0] <= at + 1:
             _, i = heapq.heappop(waiting)
             heapq.heappush(eligible, ((count[i] + 1 - margin) / share[i], i))
         _, i = heapq.heappop(eligible)

@@ -183,6 +183,16 @@ def test_a_run_goes_on_with_another_global_batch(kata):
     assert ids.shape == (1, 3, 1, 2, 4), f"17 samples in batches of 12: found {ids.shape}"
 
 
+def test_the_last_batch_of_an_epoch_may_be_small(kata):
+    one = sampler(kata, [49])  # 52 places, 2 batches of 24 and 4 more
+    for skip, batches, epoch, left in ((0, 2, 0, 4), (0, 3, 1, 52), (30, 1, 1, 52), (30, 0, 0, 22)):
+        found, ids = one.resume(one.state_dict(0, batches, skip), 1, 1, 1)
+        assert (found, int((ids >= 0).sum())) == (epoch, left), (
+            f"52 places, {skip} skipped, {batches} batches of 24: expected epoch {epoch} with "
+            f"{left} places left, found epoch {found} with {int((ids >= 0).sum())}"
+        )
+
+
 def test_a_state_is_small_and_stays(kata):
     state = sampler(kata, [3] * 5000).state_dict(0, 1)
     text = json.dumps(state)

@@ -51,6 +51,5 @@ def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: a weight is negative or not finite, or all are 0; n is negative.
     """
-    # TODO(kata): check; whose turn has come, and who of these is due first (about 20 lines with
-    # helpers)
+    # TODO(kata): check; whose turn has come, and who of these is due first (about 20 lines)
     raise NotImplementedError

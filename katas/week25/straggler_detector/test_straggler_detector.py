@@ -108,6 +108,22 @@ def test_another_order_of_ranks_is_another_order_of_alerts(kata, oracle, seed):
         assert back == [pytest.approx(one) for one in expected], f"step {step}: {back}, {expected}"
 
 
+def test_half_a_report_is_none(kata):
+    nan = float("nan")
+    detector = kata.StragglerDetector(3, 2)
+    detector.update([2, 2, 2], [1, 1, 0])
+    for step, wait in (([2, 2, nan], [1, 1, 1]), ([2, 2, 1.5], [1, 1, nan])):
+        found = shown(detector.update(step, wait))
+        assert found == [(2, 1.0, 0)], f"after {step}, {wait}: an alert since step 0, found {found}"
+    assert shown(detector.update([2, 2, 2], [1, 1, 1])) == [(2, 0.5, 0)]
+
+
+def test_alerts_are_plain_numbers(kata):
+    (found,) = kata.StragglerDetector(3, 2).update([2, 2, 2], [1, 1, 0])
+    types = type(found.rank), type(found.slowdown), type(found.since_step)
+    assert types == (int, float, int), f"{found}: expected int, float, int, found {types}"
+
+
 def test_two_detectors_know_nothing_of_each_other(kata):
     one, other = kata.StragglerDetector(3, 2), kata.StragglerDetector(3, 2)
     for _ in range(3):
