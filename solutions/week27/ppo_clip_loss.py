@@ -199,7 +199,7 @@ def ppo_train(
         tokens, mask = policy.sample(batch, generator)
         with torch.no_grad():
             old_logp, old_values = policy(tokens)
-            log_ratio = torch.where(mask, old_logp - ref(tokens)[0], 0)
+            log_ratio = old_logp - ref(tokens)[0]
             scores = reward_fn(tokens, mask)
         rewards = -beta * log_ratio
         rewards[torch.arange(batch), mask.sum(1) - 1] += scores

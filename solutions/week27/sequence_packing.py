@@ -58,7 +58,7 @@ def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
         size = sizes[sample]
         if size == 0:
             break
-        at = bisect_left(rooms, (size, 0))
+        at = bisect_left(rooms, (size,))
         if at < len(rooms):
             room, chosen = rooms.pop(at)
         else:
