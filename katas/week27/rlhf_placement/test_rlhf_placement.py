@@ -191,6 +191,7 @@ SEARCHES = {
     "ppo on 16, whole optimizers": (16, {"zero": 0}, {"hbm_bytes": 300e9}),
     "ppo on 8, gradients whole": (8, {"zero": 1}, {"hbm_bytes": 96e9}),
     "slow host, little memory": (4, {}, {"pcie_bytes_per_s": 1e9, "hbm_bytes": 88e9}),
+    "grpo on 4, gradients whole": (4, {"critic": None, "zero": 1}, {}),  # three of 164 fit
     "grpo on 4, a floor": (4, {"critic": None}, {"decode_floor_s": 0.03}),
     "lora on 8": (8, {"reference": None, "shared_reference": True, "zero": 2},
                   {"hbm_bytes": 100e9}),
