@@ -62,9 +62,10 @@ def dpo_loss(
         raise ValueError(f"beta: expected a finite number above 0, found {beta}")
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, found {kind!r}")
-    most = 0.5 if kind == "sigmoid" else math.ulp(0)
-    if not 0 <= label_smoothing < most:
-        raise ValueError(f"label_smoothing: {label_smoothing} is out of range for {kind!r}")
+    if not 0 <= label_smoothing < 0.5:
+        raise ValueError(f"label_smoothing: expected 0 to below 0.5, found {label_smoothing}")
+    if label_smoothing and kind != "sigmoid":
+        raise ValueError(f"label_smoothing: expected 0 with {kind}, found {label_smoothing}")
     if len(pw) == 0:
         raise ValueError("pw: expected at least one pair, found none")
     chosen, rejected = pw - rw.detach(), pl - rl.detach()

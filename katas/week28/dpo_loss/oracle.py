@@ -95,12 +95,13 @@ class Policy(nn.Module):
                 )
             for bias in (self.inner.bias, self.outer.bias):
                 bias.zero_()
-        self.calls, self.sequences, self.graphs = 0, 0, 0
+        self.calls, self.sequences, self.largest, self.graphs = 0, 0, 0, 0
 
     def forward(self, tokens):
         """Map tokens [b, t] to logits [b, t, vocab]; a position sees itself and those before."""
         self.calls += 1
         self.sequences += len(tokens)
+        self.largest = max(self.largest, len(tokens))
         self.graphs += torch.is_grad_enabled()
         x = self.words[tokens]
         so_far = torch.arange(1, tokens.shape[1] + 1, device=x.device, dtype=x.dtype)[:, None]
@@ -163,5 +164,5 @@ def response_logp(model, prompt, response):
 def rested(model):
     """The model in eval mode, and a number of calls that begins at 0."""
     model.eval()
-    model.calls = model.sequences = model.graphs = 0
+    model.calls = model.sequences = model.largest = model.graphs = 0
     return model

@@ -169,7 +169,7 @@ def test_later_values_replace_the_earlier(kata, oracle, device):
 
 
 def test_the_reference_runs_without_dropout_and_gradients(kata, oracle, device, seed):
-    pairs = oracle.pairs_of(kata.Pair, 5, seed)
+    pairs = [kata.Pair((at,), (at + 1, at + 2), (at + 3,)) for at in range(8)]
     reference = oracle.Policy(seed, dropout=0.5).to(device)
     reference.train()
     reference.inner.eval()  # as somebody left it
@@ -177,6 +177,8 @@ def test_the_reference_runs_without_dropout_and_gradients(kata, oracle, device, 
     cache = kata.RefCache()
     cache.precompute(reference, pairs)
     assert reference.graphs == 0, "forward passes that autograd followed"
+    found = reference.calls, reference.largest
+    assert found == (2, 8), "16 responses by default: forward passes, and the most in one"
     after = {name: module.training for name, module in reference.named_modules()}
     assert after == before, "training mode of the modules"
     still = oracle.rested(reference)
