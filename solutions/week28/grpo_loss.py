@@ -142,12 +142,14 @@ def loss_divisor(mask: Bool[Tensor, "n t"], agg: str, max_len: int | None = None
     if agg not in AGGS:
         raise ValueError(f"agg: expected one of {', '.join(AGGS)}, found {agg!r}")
     if agg == "dapo":
-        return max(1, int(mask.sum()))
-    if agg == "grpo":
-        return max(1, len(mask))
-    if max_len is None or max_len < 1:
+        count = int(mask.sum())
+    elif agg == "grpo":
+        count = len(mask)
+    elif max_len is None or max_len < 1:
         raise ValueError(f"max_len: expected 1 or more with dr_grpo, found {max_len}")
-    return max(1, len(mask) * max_len)
+    else:
+        count = len(mask) * max_len
+    return max(1, count)
 
 
 def grpo_step(

@@ -108,7 +108,7 @@ def loss_divisor(mask: Bool[Tensor, "n t"], agg: str, max_len: int | None = None
     Raises:
         ValueError: `agg` is unknown, or `max_len` below 1 or missing with "dr_grpo".
     """
-    raise NotImplementedError  # TODO(kata): one line for each way to average (about 9 lines)
+    raise NotImplementedError  # TODO(kata): one line for each way to average (about 10 lines)
 
 
 def grpo_step(

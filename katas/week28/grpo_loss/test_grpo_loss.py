@@ -100,6 +100,9 @@ def test_rows_without_tokens_weigh_nothing(kata):
         assert found == close(want), agg
         none = kata.grpo_loss(logp, logp, None, adv, mask & False, agg=agg, max_len=WAYS[agg])
         assert none.item() == 0, f"{agg}: no tokens at all"
+        nobody = kata.loss_divisor(mask[:0], agg, WAYS[agg])
+        assert nobody == 1, f"{agg}: the divisor of no rows"
+    assert kata.loss_divisor(mask, "dr_grpo", 1) == 3, "three rows, max_len = 1"
 
 
 # ---- what a token weighs -----------------------------------------------------------------------
@@ -247,7 +250,7 @@ def test_a_divergence_needs_all_groups(kata, oracle, device, seed):
 def test_nothing_to_learn_costs_nothing(kata, oracle, device):
     model = oracle.Policy(0).to(device)
     rollout = oracle.rollout_of(kata.Rollout, 0, rewards=[0.1] * 12, device=device)
-    assert kata.grpo_step(model, rollout, kata.Settings(3), rows=4).item() == 0
+    assert kata.grpo_step(model, rollout, kata.Settings(3), rows=1).item() == 0
     assert model.calls == 0, "forward passes for groups of equal rewards"
 
 
