@@ -84,6 +84,7 @@ def test_the_anchor_is_not_below_zero(kata):
     for p, r, want in (
         (numbers(-1.0, -2.0, -3.0), numbers(-4.0, -2.0, -3.0), 1.0),
         (numbers(-4.0, -2.0), numbers(-1.0, -2.0), 0.0),
+        (numbers(-1.0), numbers(-3.0), 2.0),
         # the mean is clamped, not what it is the mean of
         (numbers(-9.0, 0.0), numbers(-1.0, -2.0), 0.0),
         (numbers(), numbers(), 0.0),
