@@ -252,10 +252,10 @@ def crossover_compute(
     if (below < 0) == (above < 0):
         raise ValueError(f"hi: expected that the laws cross between {lo} and {hi}, found none")
     while hi / lo > 1 + rtol:
-        middle = math.sqrt(lo * hi)
+        middle = math.sqrt(lo) * math.sqrt(hi)
         between = law_a(middle) - law_b(middle)
         if (between < 0) == (below < 0):
             lo = middle
         else:
             hi = middle
-    return math.sqrt(lo * hi)
+    return math.sqrt(lo) * math.sqrt(hi)

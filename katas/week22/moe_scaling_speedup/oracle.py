@@ -62,6 +62,21 @@ def power_law(a, exponent, points):
     return [(c, a * c**-exponent) for c in points]
 
 
+PATIENCE = 1000  # questions, far more than any search needs that ends
+
+
+def patient(law):
+    """The same law, which does not answer for ever."""
+    asked = []
+
+    def answer(compute):
+        asked.append(compute)
+        assert len(asked) <= PATIENCE, f"asked {PATIENCE} times, last for {compute}, and no end"
+        return law(compute)
+
+    return answer
+
+
 class Law:
     """A loss as a function of training FLOPs, which counts how often it is asked, and for what."""
 
@@ -71,4 +86,5 @@ class Law:
 
     def __call__(self, compute):
         self.asked.append(compute)
+        assert len(self.asked) <= PATIENCE, f"asked {PATIENCE} times, and no end"
         return self.floor + self.a * compute**-self.exponent

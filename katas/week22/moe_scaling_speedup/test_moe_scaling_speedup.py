@@ -54,8 +54,9 @@ def test_any_config_shape_by_shape(kata, oracle, data):
 
 
 def test_all_experts_for_every_token_leave_none_over(kata):
-    total, active = kata.moe_params(replace(kata.MIXTRAL_8X7B, k=8))
-    assert active == total
+    params = kata.moe_params(replace(kata.MIXTRAL_8X7B, k=8))
+    assert type(params) is kata.Params
+    assert params.active == params.total
 
 
 def test_counts_are_exact_past_53_bits(kata, oracle):
@@ -193,6 +194,9 @@ CURVES = {
     "compute that falls": [(1e18, 3.0), (1e17, 2.5)],
     "compute that falls after it has risen": [(1e18, 3.0), (1e20, 2.6), (1e19, 2.5)],
     "compute that stays": [(1e18, 3.0), (1e18, 2.5)],
+    "compute that falls at the last of four": [(1e18, 3.0), (1e19, 2.9), (1e20, 2.6), (1e19, 2.5)],
+    "loss that rises at the last of four": [(1e18, 3.0), (1e19, 2.9), (1e20, 2.5), (1e21, 2.6)],
+    "the other way round": [(1e20, 2.5), (1e18, 3.0)],
     "no compute": [(0.0, 3.0), (1e18, 2.5)],
     "no loss": [(1e18, 3.0), (1e19, 0.0)],
     "no loss at the last of three": [(1e18, 3.0), (1e19, 2.0), (1e20, 0.0)],
@@ -233,17 +237,25 @@ def test_laws_cross_where_they_do(kata, oracle, cost, crossing):
 
 
 @given(exponent=st.floats(14.01, 25.99), rtol=st.sampled_from([1e-2, 1e-4, 1e-9]))
-def test_any_crossing_to_any_share(kata, exponent, rtol):
+def test_any_crossing_to_any_share(kata, oracle, exponent, rtol):
     crossing = 10.0**exponent
-    found = kata.crossover_compute(
-        lambda c: math.log(c / crossing), lambda c: 0.0, 1e14, 1e26, rtol
-    )
+    law = oracle.patient(lambda c: math.log(c / crossing))
+    found = kata.crossover_compute(law, lambda c: 0.0, 1e14, 1e26, rtol)
     assert found == pytest.approx(crossing, rel=rtol * 1.001)
 
 
-def test_the_finest_share_that_may_be_asked_for(kata):
-    found = kata.crossover_compute(lambda c: c, lambda c: 7e20, 1e14, 1e26, 1e-12)
+def test_the_finest_share_that_may_be_asked_for(kata, oracle):
+    law = oracle.patient(lambda c: c)
+    found = kata.crossover_compute(law, lambda c: 7e20, 1e14, 1e26, 1e-12)
     assert found == pytest.approx(7e20, rel=1e-12), f"{found}, expected 7e20 to a share of 1e-12"
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1.0, 1e250], ids="scale {}".format)
+def test_no_scale_is_too_large_or_too_small(kata, oracle, scale):
+    """Of C, and of the difference of the laws, whose product with another is 0 or infinite."""
+    law = oracle.patient(lambda c: scale * math.log(c / scale / 7.0))
+    found = kata.crossover_compute(law, lambda c: 0.0, scale, 1e9 * scale, 1e-6)
+    assert found / scale == pytest.approx(7.0, rel=1.001e-6)
 
 
 def test_laws_that_meet_at_an_end(kata):
