@@ -30,6 +30,7 @@ def draw(seed, size):
     Tokens, masks and weights; every sum is exact in float32, and none that ReLU sees is zero.
 
     A token has two experts. Each takes the first `c` that come to it, in the order of tokens.
+    Some gates are negative: what weighs before ReLU does not weigh the same behind it.
     """
     generator = np.random.default_rng(seed)
 
@@ -42,11 +43,13 @@ def draw(seed, size):
         for s in range(size.s):
             for e in generator.permutation(size.e)[:2]:
                 if taken[e] < size.c:
-                    combine[g, s, e, taken[e]] = generator.integers(1, 8) / 8
+                    combine[g, s, e, taken[e]] = (
+                        generator.choice((-1, 1)) * generator.integers(1, 8) / 8
+                    )
                     taken[e] += 1
     return {
         "x": odd(size.g, size.s, size.m),
-        "dispatch": combine > 0,
+        "dispatch": combine != 0,
         "combine": combine,
         "wi": odd(size.e, size.m, size.h),
         "wo": odd(size.e, size.h, size.m),

@@ -56,10 +56,18 @@ def test_gradients_are_those_of_the_loop(oracle, built):
         assert off == 0, f"{name}: expected the loop's, found it up to {off} away"
 
 
+def assert_tokens_alone(found):
+    """That slots are exchanged, and no weights are gathered or added up."""
+    assert {opcode for opcode, _ in found} == {"all-to-all"}, (
+        f"collectives of XLA's program and the bytes that a device sends: {found}, expected "
+        "all-to-alls of slots alone"
+    )
+
+
 def test_forward_sends_tokens_twice_and_no_weights(oracle, built, cost):
     size, _, program = built(EIGHT)
     found = oracle.collectives(program, size.devices)
-    assert {opcode for opcode, _ in found} == {"all-to-all"}, f"found {found}"
+    assert_tokens_alone(found)
     cost.check("forward_collectives", len(found))
     cost.check("forward_bytes", sum(sent for _, sent in found))
 
@@ -67,7 +75,7 @@ def test_forward_sends_tokens_twice_and_no_weights(oracle, built, cost):
 def test_backward_sends_tokens_twice_and_no_weights(oracle, built, cost):
     size, _, program = built(EIGHT, gradients=True)
     found = oracle.collectives(program, size.devices)
-    assert {opcode for opcode, _ in found} == {"all-to-all"}, f"found {found}"
+    assert_tokens_alone(found)
     cost.check("step_collectives", len(found))
     cost.check("step_bytes", sum(sent for _, sent in found))
 
@@ -96,11 +104,14 @@ def test_sent_bytes_are_those_of_the_two_programs(kata, oracle, built):
         ((64, 128, 4, 1024, 4096, 64, 2), (2 * 63 * 2 * 4 * 1024 * 2, 2 * 63 * 2 * 2**22 * 2)),
         ((4, 4, 1, 3, 5, 1, 4), (0, 0)),
         ((6, 3, 5, 7, 11, 3, 2), (2 * 2 * 10 * 7 * 2, 2 * 2 * 77 * 2)),
+        # past what a float64 has digits for
+        ((3, 3, 2**54 + 1, 1, 2**53 + 1, 3, 1), (2 * 2 * (2**54 + 1), 2 * 2 * (2**53 + 1))),
     ],
-    ids=["64 devices", "one device", "odd sizes"],
+    ids=["64 devices", "one device", "odd sizes", "past 53 bits"],
 )
 def test_sent_bytes_by_hand(kata, arguments, expected):
     assert kata.sent_bytes(*arguments) == expected
+    assert [type(sent) for sent in kata.sent_bytes(*arguments)] == [int, int]
 
 
 @pytest.mark.parametrize(
