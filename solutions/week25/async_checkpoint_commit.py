@@ -158,7 +158,7 @@ class CheckpointManager:
             Its step, the same on all ranks; None, and nothing filled, if there is none.
         """
         self.wait()
-        for step in sorted(self._steps(), reverse=True):
+        for step in reversed(self._steps()):
             raw = self._read(step)
             if all_well(self._group, raw is not None):
                 for key, tensor in unpacked(raw).items():
@@ -168,6 +168,7 @@ class CheckpointManager:
         return None
 
     def _steps(self) -> list[int]:
+        """List the steps that are published, in order."""
         return [step for name in self._disk.names() if (step := step_of(name)) is not None]
 
     def _save(self, step: int) -> int:
@@ -202,7 +203,7 @@ class CheckpointManager:
             self._disk.fsync(folder)
             self._disk.rename(folder, step_name(step))
             self._disk.fsync("")
-            for old in sorted(self._steps())[: -self._keep]:
+            for old in self._steps()[: -self._keep]:
                 self._discard(old)
 
     def _discard(self, step: int) -> None:

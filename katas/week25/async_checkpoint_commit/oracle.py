@@ -39,7 +39,7 @@ class Disk:
     A real folder. Each change is a point at which a rank can be killed, and is noted in a log.
 
     Attributes:
-        full: Writes and renames fail for want of space, half done.
+        full: For want of space folders are not made, and files are left half written.
         gate: Unless set, writes wait for it.
         slow_s: How long each change takes.
         read_bytes: How much this process has read.
@@ -63,6 +63,8 @@ class Disk:
 
     def make(self, folder):
         self._point(f"make {folder}")
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device", folder)
         (self.root / folder).mkdir()
         self.note("make", folder)
 

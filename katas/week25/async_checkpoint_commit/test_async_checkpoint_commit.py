@@ -257,13 +257,14 @@ def test_nothing_is_published_before_all_ranks_have_saved(kata, oracle, ranks, s
         assert (step, newest) == (1, 1), f"rank {rank}: expected step 1, found {step}, {newest}"
 
 
-def test_a_full_disk_fails_the_save_and_not_the_training(kata, oracle, ranks, seed, root):
+@pytest.mark.parametrize("full", [0, 1])  # no folder; half a file
+def test_a_full_disk_fails_the_save_and_not_the_training(kata, oracle, ranks, seed, root, full):
     def train(rank, world):
         disk = oracle.Disk(root)
         manager, state, _ = restored(kata, oracle, disk, seed, rank)
         found = []
         for step in (1, 2, 2):
-            disk.full = rank == 1 and step == 2 and len(found) == 1
+            disk.full = rank == full and len(found) == 1
             future = save(oracle, manager, disk, state, seed, rank, step)
             manager.wait()
             dist.barrier()
@@ -273,9 +274,11 @@ def test_a_full_disk_fails_the_save_and_not_the_training(kata, oracle, ranks, se
 
     one, two = ["step-00000001"], ["step-00000001", "step-00000002"]
     for rank, (found, step, right) in enumerate(ranks(2, train)):
-        error = ["SaveFailed", "OSError"][rank]
+        error = "OSError" if rank == full else "SaveFailed"
         expected = [("NoneType", 1, one), (error, 1, one), ("NoneType", 2, two)]
-        assert found == expected, f"rank {rank}, disk of rank 1 full: {expected}, found {found}"
+        assert found == expected, (
+            f"rank {rank}, disk of rank {full} full: expected {expected}, found {found}"
+        )
         assert (step, right) == (2, True), f"rank {rank}: loaded {step}, right bits: {right}"
 
 
