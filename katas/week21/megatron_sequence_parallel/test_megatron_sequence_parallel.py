@@ -1,16 +1,12 @@
 """What is special about rows between two parallel matrices: what is gathered, kept, and summed."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
-from harness.meters.communication import comm_meter
-from harness.meters.dispatch import saved_meter
-from harness.meters.late import LateCollectives
+from harness.meters.dispatch import alive_bytes, saved_meter
 from harness.meters.network import network
 from harness.simulators.ranks import own, rank_device
 
@@ -35,14 +31,34 @@ def leaves(oracle, whole, rank, world):
     return x, weights, own(strided(oracle.part(dy, 0, rank, world)))
 
 
-def both_passes(kata, oracle, whole, comm, rank, world):
-    x, weights, dy = leaves(oracle, whole, rank, world)
-    before = x.detach().clone()
-    y = kata.sp_mlp_block(x, *weights, comm)
-    (y * dy).sum().backward()
-    kata.finish_grads(iter(weights[:2]), comm)
-    assert torch.equal(x, before), "x was written to"
-    return [y.detach(), x.grad, *[one.grad for one in weights]]
+class Pulled(torch.autograd.Function):
+    """A sum of products whose gradient is the given tensor itself, and no copy of it."""
+
+    @staticmethod
+    def forward(ctx, y, dy):
+        ctx.dy = dy
+        return (y * dy).sum()
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.dy, None
+
+
+def both_passes(kata, oracle, wholes, comm, rank, world):
+    """As layers: forward one after the other, backward in reverse."""
+    given = [leaves(oracle, whole, rank, world) for whole in wholes]
+    before = [(x.detach().clone(), dy.clone()) for x, _, dy in given]
+    ys = [kata.sp_mlp_block(x, *weights, comm) for x, weights, _ in given]
+    for y, (_, weights, dy) in zip(ys[::-1], given[::-1], strict=True):
+        Pulled.apply(y, dy).backward()
+        kata.finish_grads(iter(weights[:2]), comm)
+    for (x, _, dy), (x_before, dy_before) in zip(given, before, strict=True):
+        assert torch.equal(x, x_before), "x was written to"
+        assert torch.equal(dy, dy_before), "the gradient of y was written to"
+    return [
+        [y.detach(), x.grad, *[one.grad for one in weights]]
+        for y, (x, weights, _) in zip(ys, given, strict=True)
+    ]
 
 
 def assert_block(by_rank, truth, trusted, who):
@@ -66,11 +82,8 @@ def test_both_passes_are_those_of_one_process(kata, oracle, ranks, seed, world):
     ]  # fmt: skip
 
     def step(rank, world):
-        found = []
-        for whole in wholes:
-            with network() as (comm, _):
-                found.append(both_passes(kata, oracle, whole, comm, rank, world))
-        return found
+        with network() as (comm, _):
+            return both_passes(kata, oracle, wholes, comm, rank, world)
 
     by_rank = ranks(world, step, timeout_s=LIMIT_S)
     known = ranks.alone(lambda: [oracle.answers(*whole) for whole in wholes])
@@ -87,46 +100,53 @@ def test_the_two_operators_are_conjugate(kata, oracle, ranks, seed):
     sums = [oracle.numbers(2 * world, 3, 4, seed=seed + 30 + rank) for rank in range(world)]
 
     def pull(rank, world):
-        found = {}
-        for needs in ((True, True), (True, False), (False, True)):
-            x, w, dy = map(own, (strided(xs[rank]), ws[rank], strided(hidden[rank])))
-            given = [one.requires_grad_(need) for one, need in zip((x, w), needs, strict=True)]
+        found = []
+        for dtype in (torch.float64, torch.float16):
+            for needs in ((True, True), (True, False), (False, True)):
+                parts = (strided(xs[rank]), ws[rank], strided(hidden[rank]))
+                x, w, dy = (own(one).to(dtype) for one in parts)
+                given = [one.requires_grad_(need) for one, need in zip((x, w), needs, strict=True)]
+                with network() as (comm, meter):
+                    y = kata.gathered_linear(*given, comm)
+                    forward = dict(meter.calls)
+                    Pulled.apply(y, dy).backward()
+                calls = forward, dict(meter.calls), meter.bytes_sent
+                found.append((dtype, needs, (y.detach(), x.grad, w.grad), calls))
+            x, dy = (own(one).to(dtype) for one in (strided(sums[rank]), strided(xs[rank])))
+            x.requires_grad_()
             with network() as (comm, meter):
-                y = kata.gathered_linear(*given, comm)
+                y = kata.reduce_scatter_to_sp(x, comm)
                 forward = dict(meter.calls)
-                (y * dy).sum().backward()
-            found[needs] = y.detach(), x.grad, w.grad, forward, dict(meter.calls)
-        x, dy = own(strided(sums[rank])), own(strided(xs[rank]))
-        x.requires_grad_()
-        with network() as (comm, meter):
-            y = kata.reduce_scatter_to_sp(x, comm)
-            forward = dict(meter.calls)
-            (y * dy).sum().backward()
-        return found, (y.detach(), x.grad, forward, dict(meter.calls))
+                Pulled.apply(y, dy).backward()
+            calls = forward, dict(meter.calls), meter.bytes_sent
+            found.append((dtype, None, (y.detach(), x.grad, None), calls))
+        return found
 
     whole = torch.cat(xs)
     dx = sum(dy @ w for dy, w in zip(hidden, ws, strict=True))
-    for rank, (found, scattered) in enumerate(ranks(world, pull, timeout_s=LIMIT_S)):
-        for (needs_x, needs_w), (y, x_grad, w_grad, forward, calls) in found.items():
-            who = f"gathered_linear, rank {rank} of {world}"
-            assert_matches(y, whole @ ws[rank].T, name=f"{who}: y")
-            if needs_x:
-                want = oracle.part(dx, 0, rank, world)
-                assert_matches(x_grad, want, name=f"{who}: the gradient of x")
-            if needs_w:
-                want = torch.einsum("sbp,sbh->ph", hidden[rank], whole)
-                assert_matches(w_grad, want, name=f"{who}: the gradient of w")
-            want = {"all_gather": 1 + needs_w} | ({"reduce_scatter": 1} if needs_x else {})
-            assert (forward, calls) == ({"all_gather": 1}, want), (
-                f"{who}, gradients of (x, w) needed: {needs_x, needs_w}: {forward} forward and "
-                f"{calls} in both passes, expected one all_gather and {want}"
+    for rank, found in enumerate(ranks(world, pull, timeout_s=LIMIT_S)):
+        for dtype, needs, results, calls in found:
+            who = f"{dtype}, rank {rank} of {world}"
+            if needs is None:
+                who = f"reduce_scatter_to_sp, {who}"
+                wanted = oracle.part(sum(sums), 0, rank, world), whole, None
+                want = {"reduce_scatter": 1}, {"reduce_scatter": 1, "all_gather": 1}
+            else:
+                who = f"gathered_linear, {who}, gradients of (x, w) needed: {needs}"
+                mine = oracle.part(dx, 0, rank, world) if needs[0] else None
+                dw = torch.einsum("sbp,sbh->ph", hidden[rank], whole) if needs[1] else None
+                wanted = whole @ ws[rank].T, mine, dw
+                both = {"all_gather": 1 + needs[1]} | ({"reduce_scatter": 1} if needs[0] else {})
+                want = {"all_gather": 1}, both
+            for name, one, exact in zip(("y", "x.grad", "w.grad"), results, wanted, strict=True):
+                if exact is not None:
+                    assert one.dtype == dtype, f"{who}: {name} is {one.dtype}"
+                    assert_matches(one, exact, name=f"{who}: {name}")
+            rows = (world - 1) * xs[rank].numel() * dtype.itemsize
+            want = (*want, sum(want[1].values()) * rows)
+            assert calls == want, (
+                f"{who}: collectives forward, in both passes, and bytes: {calls}, expected {want}"
             )
-        y, grad, forward, calls = scattered
-        who = f"reduce_scatter_to_sp, rank {rank} of {world}"
-        assert_matches(y, oracle.part(sum(sums), 0, rank, world), name=f"{who}: y")
-        assert_matches(grad, whole, name=f"{who}: the gradient of x")
-        want = {"reduce_scatter": 1}, {"reduce_scatter": 1, "all_gather": 1}
-        assert (forward, calls) == want, f"{who}: {forward}, {calls}, expected {want}"
 
 
 def test_rows_are_kept_and_gathered_again(kata, oracle, ranks, cost, seed):
@@ -137,17 +157,20 @@ def test_rows_are_kept_and_gathered_again(kata, oracle, ranks, cost, seed):
     def step(rank, world):
         x, weights, dy = leaves(oracle, whole, rank, world)
         x = x.detach().contiguous().requires_grad_()
+        before = alive_bytes()
         with network(Collectives) as (comm, meter):
             with saved_meter(exclude=weights) as saved:
                 y = kata.sp_mlp_block(x, *weights, comm)
+            most = before + saved.bytes - x.nbytes + y.nbytes
+            aside = max(alive_bytes(most) - most, 0)
             forward = len(meter.log)
             (y * dy).sum().backward()
             backward = [one.op for one in meter.log[forward:]]
             kata.finish_grads(weights[:2], comm)
             kata.finish_grads([torch.ones(3)], comm)
-        return meter.bytes_sent, meter.messages, backward, saved.bytes, dict(meter.calls)
+        return meter.bytes_sent, meter.messages, backward, saved.bytes, aside, dict(meter.calls)
 
-    for rank, (sent, messages, log, kept, calls) in enumerate(
+    for rank, (sent, messages, log, kept, aside, calls) in enumerate(
         ranks(world, step, timeout_s=LIMIT_S)
     ):
         who = f"rank {rank} of {world}"
@@ -155,6 +178,9 @@ def test_rows_are_kept_and_gathered_again(kata, oracle, ranks, cost, seed):
         assert sent == 5 * rows + sums, (
             f"{who}: {sent} bytes sent, expected rows five times and one sum of two vectors, "
             f"{5 * rows + sums}"
+        )
+        assert not aside, (
+            f"{who}: {aside} bytes kept between the passes beside autograd, expected 0"
         )
         want = {"all_gather": 3, "reduce_scatter": 2, "all_reduce": 1}
         assert calls == want, f"{who}: collectives {calls}, expected {want}"
@@ -180,7 +206,7 @@ def test_a_group_of_some_ranks_leaves_the_others_alone(kata, oracle, ranks, seed
         if rank not in members:
             return None
         with network(group=group) as (comm, _):
-            return both_passes(kata, oracle, whole, comm, rank - 1, len(members))
+            return both_passes(kata, oracle, [whole], comm, rank - 1, len(members))[0]
 
     by_rank = ranks(world, step, timeout_s=LIMIT_S)[1:]
     truth, trusted = ranks.alone(lambda: oracle.answers(*whole))
@@ -191,9 +217,10 @@ def test_gradients_of_what_every_rank_has_are_summed(kata, oracle, ranks, seed):
     """In place, of any shape, those without a gradient left alone; nothing is sent for none."""
 
     def finish(rank, world):
-        params = [torch.zeros(shape, device=rank_device()) for shape in ((2, 3), (4,), ())]
-        kept = torch.full((3, 2), rank + 1.0, device=rank_device()).t()
-        params[0].grad, params[2].grad = kept, torch.tensor(10.0 * rank, device=rank_device())
+        draw = {"device": rank_device(), "dtype": torch.float64}
+        params = [torch.zeros(shape, **draw) for shape in ((2, 3), (4,), ())]
+        kept = torch.full((3, 2), rank + 1.0 + 2**-40, **draw).t()
+        params[0].grad, params[2].grad = kept, torch.tensor(10.0 * rank, **draw)
         with network() as (comm, meter):
             kata.finish_grads(iter(params), comm)
         assert params[0].grad is kept, "the gradient of the first is another tensor"
@@ -202,7 +229,7 @@ def test_gradients_of_what_every_rank_has_are_summed(kata, oracle, ranks, seed):
 
     for rank, (first, last, calls) in enumerate(ranks(2, finish, timeout_s=LIMIT_S)):
         found = first.tolist(), last.item(), calls
-        want = [[3.0] * 3] * 2, 10.0, {"all_reduce": 1}
+        want = [[3.0 + 2**-39] * 3] * 2, 10.0, {"all_reduce": 1}
         assert found == want, f"rank {rank}: gradients and calls {found}, expected {want}"
 
 
@@ -211,8 +238,10 @@ class Closed:
 
     rank, world, group = 0, 3, None
 
-    def reduce_scatter(self, *_):
-        raise AssertionError("expected a ValueError before anything is sent")
+    def reduce_scatter(self, _, tensor):
+        raise AssertionError(
+            f"{[*tensor.shape]} sent between 3 ranks, expected a ValueError before anything is sent"
+        )
 
     all_gather = all_reduce = reduce_scatter
 
