@@ -101,8 +101,8 @@ def test_ranks_of_any_size_share_one_anchor(kata, ranks, cost):
         found = []
         for round_ in range(2):  # twice, with other values
             apart = torch.full((sizes[rank],), 5.0 - 8.0 * (rank == world - 1) + 12 * round_)
-            p = (apart - 1).to(rank_device()).requires_grad_()
-            r = torch.full_like(apart, -1.0).to(rank_device())
+            apart = apart.double().to(rank_device())  # sent as float32
+            p, r = (apart - 1).requires_grad_(), torch.full_like(apart, -1.0)
             with comm_meter() as meter, LateCollectives() as dp:
                 z0 = kata.kl_anchor(p, r, dp)
             sent = meter.calls, meter.bytes_sent, meter.messages
