@@ -152,16 +152,18 @@ class Data:
 class Store:
     """Checkpoints, written while training goes on: each is read when it is waited for."""
 
-    def __init__(self, model=None):
+    def __init__(self, model):
         self.written, self.committed = {}, []
         self.model = model  # whose passes show what went on meanwhile
         self.bytes, self.overlapped, self.running = [], [], None
+        self.places = []  # passes that were followed by autograd before each write
 
     def write(self, name, state):
         """Start to write; `wait()` of what this returns ends when it is written."""
         assert self.running is None, "store.write: another write is in flight"
         assert name not in self.committed, f"store.write: {name!r} is committed already"
-        self.running = name, state, len(self.model.passes) if self.model else 0
+        self.running = name, state, len(self.model.passes)
+        self.places.append(sum(graph for *_, graph in self.model.passes))
         return self
 
     def wait(self):
@@ -169,7 +171,7 @@ class Store:
         assert self.running is not None, "wait: nothing is being written"
         name, state, before = self.running
         self.running = None
-        self.overlapped.append(self.model is not None and len(self.model.passes) > before)
+        self.overlapped.append(len(self.model.passes) > before)
         tensors = []
         self.written[name] = _plain(state, tensors)
         self.bytes.append(sum(one.nbytes for one in tensors))

@@ -87,7 +87,10 @@ def test_the_reference_stays(kata, oracle):
     data, cfg = oracle.Data(3), kata.Config(**SHORT)
     one, other = oracle.Model(3), oracle.Model(3)
     kata.run(one, data, cfg, oracle.Store(one), ["sft"])
-    kata.run(other, data, cfg, oracle.Store(other))
+    store = oracle.Store(other)
+    kata.run(other, data, cfg, store)
+    # every 3 steps of 9, of 7 and of 6, and after the last
+    assert store.places == [3, 6, 9, 12, 15, 16, 19, 22], "steps before each checkpoint"
     for first, later in zip(one.adapter("sft"), other.adapter("sft"), strict=True):
         assert torch.equal(first, later), "sft after dpo and grpo"
     assert set(other.slots) == {"sft", "dpo", "grpo"}
