@@ -6,7 +6,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ MAGIC = b"KATATOKS"
 HEADER = struct.Struct("<8sQQ")  # MAGIC, a code of DTYPES, how many documents
 DTYPES = {1: np.dtype("<u2"), 2: np.dtype("<i4")}
 SMALL_VOCAB = 65_500  # vocabularies below this are stored as uint16
-CHUNK_BYTES = 1 << 16
 
 
 def write_tokens(docs: Iterable[Sequence[int]], prefix: str | Path, vocab_size: int) -> None:
@@ -69,12 +68,12 @@ def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int
     """
     lens = doc_lens[doc_order].astype(np.int64)
     ends = np.cumsum(lens)
-    total = int(lens.sum())
+    total = lens.sum()
     if not 1 <= seq_len < total:
         raise ValueError(
             f"seq_len: expected at least 1 and fewer than the {total} tokens, found {seq_len}."
         )
-    starts = np.arange(0, total, seq_len, dtype=np.int64)
+    starts = np.arange(0, total, seq_len)
     position = np.searchsorted(ends, starts, side="right")
     return np.stack([position, starts - (ends - lens)[position]], axis=1)
 
@@ -103,15 +102,13 @@ class GPTTokens:
         if epochs < 1:
             raise ValueError(f"epochs: expected at least 1, found {epochs}.")
         self._arguments = (prefix, seq_len, seed, epochs)
-        self._seq_len = seq_len
         dtype, self._lens, offsets = _read_index(_file(prefix, "idx"))
         path = _file(prefix, "bin")
         size = path.stat().st_size
-        needed = int((offsets + self._lens * dtype.itemsize).max(initial=0))
-        if size < needed or size % dtype.itemsize:
+        if size % dtype.itemsize or (offsets + self._lens * dtype.itemsize > size).any():
             raise ValueError(
-                f"{path}: expected {needed} bytes or more, a multiple of {dtype.itemsize}; found "
-                f"{size}."
+                f"{path}: expected tokens of {dtype.itemsize} bytes and no document behind its "
+                f"end, found {size} bytes."
             )
         rng = np.random.default_rng(seed)
         orders = [rng.permutation(len(self._lens)) for _ in range(epochs)]
@@ -156,24 +153,19 @@ class GPTTokens:
         return self.tokens[begin + start : begin + end]
 
 
-def cache_key(
-    source_files: Sequence[str | Path], tokenizer_id: str, cfg: Mapping[str, object]
-) -> str:
+def cache_key(source_files: Sequence[str | Path], tokenizer_id: str, cfg: dict[str, object]) -> str:
     """
     Return 64 hexadecimal digits for whatever decides the tokens: bytes, tokenizer, settings.
 
     Args:
         source_files: In the order of their documents. Only their contents count.
         tokenizer_id: Name and version.
-        cfg: What JSON can hold, in any order of keys, nested mappings included.
+        cfg: What JSON can hold, in any order of keys, nested ones included.
     """
     sources = []
     for source in source_files:
-        digest = hashlib.sha256()
         with Path(source).open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                digest.update(chunk)
-        sources.append(digest.hexdigest())
+            sources.append(hashlib.file_digest(file, "sha256").hexdigest())
     # JSON says where each part ends, and of what type it is
     described = json.dumps([sources, tokenizer_id, cfg], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()

@@ -4,7 +4,7 @@
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -97,16 +97,14 @@ class GPTTokens:
         raise NotImplementedError  # TODO(kata): what a worker needs (1 line)
 
 
-def cache_key(
-    source_files: Sequence[str | Path], tokenizer_id: str, cfg: Mapping[str, object]
-) -> str:
+def cache_key(source_files: Sequence[str | Path], tokenizer_id: str, cfg: dict[str, object]) -> str:
     """
     Return 64 hexadecimal digits for whatever decides the tokens: bytes, tokenizer, settings.
 
     Args:
         source_files: In the order of their documents. Only their contents count.
         tokenizer_id: Name and version.
-        cfg: What JSON can hold, in any order of keys, nested mappings included.
+        cfg: What JSON can hold, in any order of keys, nested ones included.
     """
-    # TODO(kata): a digest of each source, then of everything (about 10 lines with helpers)
+    # TODO(kata): a digest of each source, then of everything (about 6 lines)
     raise NotImplementedError

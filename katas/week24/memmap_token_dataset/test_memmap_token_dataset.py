@@ -24,7 +24,7 @@ def refused(path):
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "code"), [(300, 1), (65_499, 1), (65_500, 2), (2**31, 2)], ids=str
+    ("vocab_size", "code"), [(1, 1), (300, 1), (65_499, 1), (65_500, 2), (2**31, 2)], ids=str
 )
 def test_files_are_as_described(kata, oracle, tmp_path, seed, vocab_size, code):
     docs = [*oracle.documents(seed, [3, 0, 1, 40, 0], vocab_size), [vocab_size - 1, 0]]
@@ -52,7 +52,15 @@ def test_nothing_is_written_as_nothing(kata, oracle, tmp_path):
 
 @pytest.mark.parametrize(
     ("vocab_size", "token"),
-    [(10, 10), (10, -1), (300, 65_536), (65_500, 65_500), (65_500, 2**32), (2**31, 2**31)],
+    [
+        (10, 10),
+        (10, -1),
+        (300, 65_536),
+        (65_500, 65_500),
+        (65_500, 2**32),
+        (65_500, 2**64),
+        (2**31, 2**31),
+    ],
     ids=str,
 )
 def test_tokens_outside_the_vocabulary_are_refused(kata, tmp_path, vocab_size, token):
@@ -190,6 +198,15 @@ def test_a_sample_of_one_document_is_a_view(kata, oracle, tmp_path):
     assert not dataset.tokens.flags.writeable
 
 
+def test_a_sample_of_several_documents_is_a_new_array(kata, oracle, tmp_path, seed):
+    docs = oracle.documents(seed, [3] * 6, 60_000)
+    oracle.write(tmp_path / "corpus", docs)
+    dataset = kata.GPTTokens(tmp_path / "corpus", 4, 0, 1)
+    kept = [dataset[i] for i in range(len(dataset))]
+    found, expected = [sample.tolist() for sample in kept], oracle.samples(docs, 4, 0, 1)
+    assert found == expected, f"{docs}: expected {expected} kept from reading to reading: {found}"
+
+
 def check_mapped(kata, oracle, prefix):
     oracle.write(prefix, [[1] * 40, [1] * 30])
     dataset = kata.GPTTokens(prefix, 6, 3, 1)
@@ -249,6 +266,18 @@ def test_a_token_file_of_another_size_is_refused(kata, oracle, tmp_path, cut, pl
     os.truncate(path, path.stat().st_size - cut)
     with refused(path):
         kata.GPTTokens(tmp_path / "corpus", 2, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("lens", "offsets"),
+    [([1], [8]), ([3], [4]), ([4, 0], [0, 10])],
+    ids=["behind the end", "across the end", "an empty one"],
+)
+def test_documents_behind_the_end_are_refused(kata, oracle, tmp_path, lens, offsets):
+    oracle.write(tmp_path / "corpus", [[1, 2, 3, 4]])  # 8 bytes
+    (tmp_path / "corpus.idx").write_bytes(oracle.index_bytes(lens, offsets))
+    with refused(tmp_path / "corpus.bin"):
+        kata.GPTTokens(tmp_path / "corpus", 1, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -329,6 +358,8 @@ def test_key_changes_with_whatever_changes_tokens(kata, tmp_path, sources):
         "a byte in the next file": kata.cache_key([joined, rest], "bpe", {"eos": 1}),
         "no source": kata.cache_key([], "bpe", {"eos": 1}),
         "another tokenizer": kata.cache_key([a, b], "bpe2", {"eos": 1}),
+        "another case": kata.cache_key([a, b], "BPE", {"eos": 1}),
+        "a float for one": kata.cache_key([a, b], "bpe", {"eos": 1.0}),
         "another value": kata.cache_key([a, b], "bpe", {"eos": 2}),
         "true for one": kata.cache_key([a, b], "bpe", {"eos": True}),
         "text for one": kata.cache_key([a, b], "bpe", {"eos": "1"}),
