@@ -31,7 +31,7 @@ class Config:
 
 CPU = Config(m=64, n=128)
 BY_BLOCK = Config(m=128, n=128)
-BY_ROW = Config(m=128, n=64)
+BY_ROW = Config(m=64, n=64, warps=4)
 
 
 def to_e4m3(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -129,22 +129,23 @@ def _fp8_gemm_nt_kernel(
     row, left, right = m * BLOCK_M, 2 * n * BLOCK_N, (2 * n + 1) * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     blocks = K // BLOCK
-    a_scales = a_scale_ptr + rows * blocks
+    a_scales = a_scale_ptr + rows  # as of b below: a block of k after the other
     if B_ROWS == 1:
         cols = tl.arange(0, BLOCK_N)[None, :]
         left_cols, right_cols = left + cols, right + cols
     else:
         # one scale for a half, which the tile's last may not have
         left_cols, right_cols = left, right
-    left_scales = b_scale_ptr + left_cols // B_ROWS * blocks
-    right_scales = b_scale_ptr + right_cols // B_ROWS * blocks
+    left_scales = b_scale_ptr + left_cols // B_ROWS
+    right_scales = b_scale_ptr + right_cols // B_ROWS
 
     left_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(blocks):
-        a_scale = tl.load(a_scales + block, mask=rows < M, other=0.0)[:, None]
-        left_scale = a_scale * tl.load(left_scales + block, mask=left_cols < N, other=0.0)
-        right_scale = a_scale * tl.load(right_scales + block, mask=right_cols < N, other=0.0)
+        a_scale = tl.load(a_scales + block * M, mask=rows < M, other=0.0)[:, None]
+        at = block * tl.cdiv(N, B_ROWS)
+        left_scale = a_scale * tl.load(left_scales + at, mask=left_cols < N, other=0.0)
+        right_scale = a_scale * tl.load(right_scales + at, mask=right_cols < N, other=0.0)
         a = a_desc.load([row, block * BLOCK])
         left_part = tl.dot(a, b_desc.load([left, block * BLOCK]).T)
         left_acc = _promote(left_acc, left_part, left_scale, IN_ORDER)
@@ -287,7 +288,9 @@ def _launch(
     _fp8_gemm_nt_kernel[(tiles,)](
         TensorDescriptor.from_tensor(a, [config.m, BLOCK]),
         TensorDescriptor.from_tensor(b, [config.n, BLOCK]),
-        a_scale, b_scale, c, m, n, k, B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda,
+        # rows of a tile have their scales side by side
+        a_scale.T.contiguous(), b_scale.T.contiguous(), c, m, n, k,
+        B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda and not by_row,
         BLOCK=BLOCK, GROUP_M=config.group_m, BLOCK_M=config.m, BLOCK_N=config.n,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip

@@ -30,7 +30,7 @@ class Config:
 
 CPU = Config(m=64, n=128)
 BY_BLOCK = Config(m=128, n=128)
-BY_ROW = Config(m=128, n=64)
+BY_ROW = Config(m=64, n=64, warps=4)
 
 
 def to_e4m3(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -202,7 +202,9 @@ def _launch(
     _fp8_gemm_nt_kernel[(tiles,)](
         TensorDescriptor.from_tensor(a, [config.m, BLOCK]),
         TensorDescriptor.from_tensor(b, [config.n, BLOCK]),
-        a_scale, b_scale, c, m, n, k, B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda,
+        # rows of a tile have their scales side by side
+        a_scale.T.contiguous(), b_scale.T.contiguous(), c, m, n, k,
+        B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda and not by_row,
         BLOCK=BLOCK, GROUP_M=config.group_m, BLOCK_M=config.m, BLOCK_N=config.n,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
