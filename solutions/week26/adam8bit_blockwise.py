@@ -16,7 +16,7 @@ SMALLEST = tl.constexpr(2.0**-126)  # normal number of float32
 
 # blocks a program, and warps
 CPU = (2, 1)
-GPU = (4, 4)
+GPU = (4, 2)
 
 
 def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
