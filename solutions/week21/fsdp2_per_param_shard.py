@@ -149,7 +149,7 @@ class ShardedModule(ShardHooks):
             Shard(shard_dim0(param, comm.rank, comm.world), param.requires_grad) for param in params
         ]
         self._fulls = [
-            nn.Parameter(param.new_empty(param.shape), param.requires_grad) for param in params
+            nn.Parameter(param.new_empty(param.shape), requires_grad=False) for param in params
         ]
         # elements of the largest part of each, which is what every rank sends
         self._sizes = [_rows(param, comm.world) * param[:1].numel() for param in params]
@@ -166,6 +166,8 @@ class ShardedModule(ShardHooks):
             # autograd must not see the write: .data has a version counter of its own
             for rows, part in zip(full.data.chunk(self._comm.world), parts, strict=False):
                 rows.copy_(part[: rows.numel()].view_as(rows))
+        for full, shard in zip(self._fulls, self._shards, strict=True):
+            full.requires_grad_(shard.requires_grad)
         self._place(self._fulls)
         self._whole = True
 

@@ -135,7 +135,7 @@ class ShardedModule(ShardHooks):
     @torch.no_grad()
     def unshard(self) -> None:
         """Put the whole parameters in their places, with one all-gather, unless they are there."""
-        # TODO(kata): copy in, gather, copy out (about 20 lines with helpers)
+        # TODO(kata): copy in, gather, copy out (about 25 lines with helpers)
         raise NotImplementedError
 
     def reshard(self) -> None:

@@ -1,7 +1,5 @@
 """What is special about parameters cut by rows: uneven parts, and when the whole ones are there."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 import torch._dynamo  # by an optimizer, else in each fork anew
@@ -12,7 +10,6 @@ from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
-from harness.meters.late import LateCollectives
 from harness.meters.network import network
 from harness.simulators.ranks import rank_device
 
@@ -26,15 +23,13 @@ class Done:
 
 class Pretended:
     """
-    The first of ranks that all send the same. What it has sent or received nobody else holds.
+    One of ranks that all send the same. What it has sent or received nobody else holds.
 
     A network's own thread may hold it for a moment longer, which no test of memory can bear.
     """
 
-    rank = 0
-
-    def __init__(self, world):
-        self.world = world
+    def __init__(self, world, rank=0):
+        self.world, self.rank = world, rank
 
     def all_gather(self, output, tensor):
         output.view(self.world, -1).copy_(tensor.view(1, -1))
@@ -211,7 +206,8 @@ def test_whole_weights_are_there_only_while_they_are_used(kata, oracle, ranks, s
             return [at for at, one in sorted(weights.items()) if one.untyped_storage().nbytes()]
 
         before = alive_bytes()
-        model = nn.Sequential(*(kata.ShardedModule(layer, Pretended(2)) for layer in layers))
+        # the last of two ranks: with fewer rows than the parts that are sent
+        model = nn.Sequential(*(kata.ShardedModule(layer, Pretended(2, 1)) for layer in layers))
         freed = before - alive_bytes()
         for at, layer in enumerate(layers):
 
@@ -234,14 +230,17 @@ def test_whole_weights_are_there_only_while_they_are_used(kata, oracle, ranks, s
         noted.append(("after inference", [], there()))
         left = alive_bytes() - held
         own = sum(4 * param.numel() for param in model.parameters())
-        return noted, freed, grads, left, own
+        storages = [param.grad.untyped_storage() for param in model.parameters()]
+        padded = sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+        return noted, freed, grads, padded, left, own
 
-    ((noted, freed, grads, left, own),) = ranks(1, on_rank)
+    ((noted, freed, grads, padded, left, own),) = ranks(1, on_rank)
     want = sum(4 * one.numel() for one in oracle.model(seed=seed).parameters()) - own
     assert freed == want, f"freed by sharding: expected {want} bytes, found {freed}"
     for when, want, found in noted:
         assert found == want, f"{when}: expected the weights of layers {want}, found {found}"
     assert grads <= own, f"left by backward: expected {own} bytes, found {grads}"
+    assert padded == own, f"storages of the gradients: expected {own} bytes, found {padded}"
     assert left <= own, f"left by inference: expected {own} bytes, found {left}"
 
 
@@ -253,7 +252,7 @@ def gradients(kata, oracle, ranks, layers, steps, run=lambda layers, x: layers(x
         with network() as (comm, _):
             model = shard_layers(kata, layers, comm)
             trained = [param.requires_grad for param in model.parameters()]
-            assert trained == want, "which of the shards require a gradient"
+            assert trained == want, f"shards that require a gradient: {trained}, expected {want}"
             with comm_meter() as meter:
                 for by_rank in steps:
                     oracle.loss(run(model, by_rank[rank].to(rank_device()))).backward()
@@ -371,6 +370,35 @@ def test_unshard_and_reshard_by_hand(kata, oracle, ranks, seed):
         if world == 4:
             # two rows of 4 and of 1 to two others, of 2 bytes each, twice
             assert sent == 2 * 2 * 10 * 2, f"{who}: expected 80 bytes, found {sent}"
+
+
+def test_what_others_hold_stays_as_it_was(kata):
+    module = nn.Linear(3, 4)
+    module.weight = nn.Parameter(torch.arange(12.0).view(3, 4).t())
+    held = module.weight
+    before = held.detach().clone()
+    sharded = kata.ShardedModule(module, Pretended(1))
+    sharded.unshard()
+    whole = module.weight
+    assert whole is not held, "the whole weight is the parameter that was released"
+    assert whole.is_contiguous(), f"whole of a strided weight: strides {whole.stride()}"
+    assert whole.tolist() == before.tolist(), "whole, of a strided weight"
+    sharded.reshard()
+    assert held.tolist() == before.tolist(), "the weight that the module had, held by another"
+
+
+def test_what_is_frozen_later_is_frozen(kata):
+    module = nn.Linear(3, 4)
+    sharded = kata.ShardedModule(module, Pretended(1))
+    for wanted in (False, True):
+        sharded.get_parameter("module.weight").requires_grad_(wanted)
+        sharded.unshard()
+        found = [param.requires_grad for param in module.parameters()]
+        sharded.reshard()
+        assert found == [wanted, True], (
+            f"whole weight and bias require a gradient: {found}, expected {[wanted, True]}, as "
+            "their shards do now"
+        )
 
 
 def test_scalars_and_shards_are_refused(kata):
