@@ -6,7 +6,7 @@ A sample is a run of members with a common key: `dogs/7.jpg` and `dogs/7.json` b
 import random
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
+from io import DEFAULT_BUFFER_SIZE, BytesIO
 from typing import Protocol, TypeVar
 
 BLOCK = 512
@@ -65,7 +65,7 @@ def _members(fileobj: Pipe) -> Iterator[tuple[str, bytes]]:
             if header.isreg():
                 yield long_name or header.name, content
             long_name = ""
-    while fileobj.read(1 << 16):
+    while fileobj.read(DEFAULT_BUFFER_SIZE):
         pass
 
 
@@ -132,7 +132,7 @@ def write_shards(
                 if tar is not None:
                     tar.close()
                 paths.append(pattern % len(paths))
-                tar = tarfile.open(paths[-1], "w", encoding="utf-8")  # noqa: SIM115 -- for many
+                tar = tarfile.open(paths[-1], "w")  # noqa: SIM115 -- for many
                 count = held = 0
             for extension, content in contents.items():
                 info = tarfile.TarInfo(f"{key}.{extension}")

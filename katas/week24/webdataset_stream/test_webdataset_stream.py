@@ -121,6 +121,18 @@ def test_headers_for_all_members_are_skipped(kata, oracle):
     assert found == [{"__key__": "a", "jpg": b"1"}, {"__key__": "b", "jpg": b"2"}], f"found {found}"
 
 
+@pytest.mark.parametrize("form", ["gnu", "pax"])
+def test_a_long_name_waits_for_its_member(kata, oracle, form):
+    raw = oracle.archive([(f"{LONG}a.jpg", b"1"), ("b.jpg", b"2")], form)
+    between = [tarfile.TarInfo.create_pax_global_header({"comment": "x"})]
+    if form == "gnu":
+        long_link = tarfile.TarInfo("l.jpg")
+        long_link.linkname = LONG
+        between.append(long_link.tobuf(tarfile.GNU_FORMAT)[:1024])  # the header of type K alone
+    for header in between:
+        check_read(kata, oracle, raw[:1024] + header + raw[1024:])
+
+
 def test_other_pax_records_do_not_matter(kata, oracle):
     info = tarfile.TarInfo("a.jpg")
     info.pax_headers = {"comment": "no path", "mtime": "1.5"}
@@ -131,6 +143,11 @@ def test_other_pax_records_do_not_matter(kata, oracle):
 def test_an_archive_of_nothing_has_no_samples(kata, oracle):
     check_read(kata, oracle, bytes(10_240))
     check_read(kata, oracle, oracle.archive(oracle.SKIPPED))
+
+
+def test_one_block_of_zeros_is_an_end(kata, oracle):
+    check_read(kata, oracle, oracle.archive([("a.jpg", b"1"), ("b.jpg", b"2")])[:-512])
+    check_read(kata, oracle, bytes(512))
 
 
 @pytest.mark.parametrize("most", [1, 500, 513])
@@ -243,6 +260,8 @@ def test_shards_are_filled_in_order(kata, oracle, tmp_path, seed, max_bytes, max
     paths = kata.write_shards(iter(samples), pattern, max_bytes, max_count)
     expected = oracle.plain_shards(samples, max_bytes, max_count)
     assert paths == [pattern % n for n in range(len(expected))], f"found {paths}"
+    ends = [Path(path).read_bytes()[-1024:] for path in paths]
+    assert set(ends) == {bytes(1024)}, "expected two blocks of zeros at the end of each shard"
     found = as_read(oracle, paths)
     assert [*map(in_order, found)] == [*map(in_order, expected)], (
         f"expected {[*map(described, expected)]}, found {[*map(described, found)]}"
@@ -280,6 +299,13 @@ def test_any_name_is_read_back(kata, oracle, tmp_path):
     assert found == [samples], f"expected {samples}, found {found}"
 
 
+def test_the_key_may_stand_anywhere_in_a_sample(kata, oracle, tmp_path):
+    samples = [{"jpg": b"1", "__key__": "a", "txt": b"2"}, {"jpg": b"3", "__key__": "b"}]
+    paths = kata.write_shards(samples, f"{tmp_path}/%d.tar", 1000, 1000)
+    found = as_read(oracle, paths)
+    assert found == [samples], f"expected {samples}, found {found}"
+
+
 def test_the_same_samples_make_the_same_bytes(kata, tmp_path):
     raws = []
     for _ in range(2):
@@ -296,6 +322,7 @@ def test_samples_that_would_not_be_read_back_are_refused(kata, tmp_path):
     for bad in (
         {"jpg": b"1"},
         {"__key__": "", "jpg": b"1"},
+        {"__key__": "", "": b"1"},
         {"__key__": "b"},
         {"__key__": "x/", "jpg": b"1"},
         {"__key__": "b.c", "jpg": b"1"},
@@ -358,6 +385,7 @@ def test_every_shard_has_one_reader(kata, n, world, workers):
 def test_each_epoch_has_an_order_of_its_own(kata):
     urls = [f"{i:03d}" for i in range(40)]
     pairs = [(epoch, seed) for epoch in range(4) for seed in range(4)] + [(11, 1), (1, 11)]
+    pairs += [(base**power, 0) for base in (2, 10) for power in (3, 4, 5, 6, 8, 9, 16, 32)]
     orders = [tuple(dealt(kata, urls, 1, 1, *pair)[0][0]) for pair in pairs]
     assert urls == [f"{i:03d}" for i in range(40)], "the list that was given has changed"
     for i, order in enumerate(orders):
@@ -374,9 +402,11 @@ def test_the_order_is_the_same_in_every_process(kata, monkeypatch):
     found = []
     for salt in (1, 2):
         random.seed(salt)
+        state = random.getstate()
         with monkeypatch.context() as patch:
             patch.setattr("builtins.hash", lambda _, salt=salt: salt)
             found.append(dealt(kata, urls, 2, 2, 3, 4))
+        assert random.getstate() == state, "the state of the module random has changed"
     assert found[0] == found[1], "the answer depends on hash() or on random's own state"
 
 
@@ -400,6 +430,9 @@ def test_shuffled_items_are_the_same_items(kata, n, size):
     items = [None if i % 5 == 0 else i for i in range(n)]
     found = list(kata.shuffle_buffer(iter(items), size, random.Random(n)))
     assert sorted(found, key=str) == sorted(items, key=str), f"{items} became {found}"
+    equal = [(1, True, 1.0)[i % 3] for i in range(n)]
+    given = list(kata.shuffle_buffer(equal, size, random.Random(n)))
+    assert sorted(map(repr, given)) == sorted(map(repr, equal)), f"{equal} became {given}"
     found = list(kata.shuffle_buffer(range(n), size, random.Random(n)))
     late = [(at, item) for at, item in enumerate(found) if item > at + size - 1]
     assert not late, f"size {size}: (place, item) {late}, which could not have been held yet"
