@@ -120,7 +120,8 @@ def _promote(acc, part, scale, IN_ORDER: tl.constexpr):
 
 @triton.jit
 def _fp8_gemm_nt_kernel(
-    a_desc, b_desc, a_scale_ptr, b_scale_ptr, c_ptr, M, N, K, B_ROWS: tl.constexpr,
+    a_desc, b_desc, a_scale_ptr, b_scale_ptr, c_ptr, M, N, K,
+    a_row, a_block, b_row, b_block, B_ROWS: tl.constexpr,
     IN_ORDER: tl.constexpr, BLOCK: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -129,21 +130,21 @@ def _fp8_gemm_nt_kernel(
     row, left, right = m * BLOCK_M, 2 * n * BLOCK_N, (2 * n + 1) * BLOCK_N
     rows = row + tl.arange(0, BLOCK_M)
     blocks = K // BLOCK
-    a_scales = a_scale_ptr + rows  # as of b below: a block of k after the other
+    a_scales = a_scale_ptr + rows * a_row
     if B_ROWS == 1:
         cols = tl.arange(0, BLOCK_N)[None, :]
         left_cols, right_cols = left + cols, right + cols
     else:
         # one scale for a half, which the tile's last may not have
         left_cols, right_cols = left, right
-    left_scales = b_scale_ptr + left_cols // B_ROWS
-    right_scales = b_scale_ptr + right_cols // B_ROWS
+    left_scales = b_scale_ptr + left_cols // B_ROWS * b_row
+    right_scales = b_scale_ptr + right_cols // B_ROWS * b_row
 
     left_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(blocks):
-        a_scale = tl.load(a_scales + block * M, mask=rows < M, other=0.0)[:, None]
-        at = block * tl.cdiv(N, B_ROWS)
+        a_scale = tl.load(a_scales + block * a_block, mask=rows < M, other=0.0)[:, None]
+        at = block * b_block
         left_scale = a_scale * tl.load(left_scales + at, mask=left_cols < N, other=0.0)
         right_scale = a_scale * tl.load(right_scales + at, mask=right_cols < N, other=0.0)
         a = a_desc.load([row, block * BLOCK])
@@ -285,11 +286,12 @@ def _launch(
     by_row = len(b_scale) == n
     config = config or (CPU if not a.is_cuda else BY_ROW if by_row else BY_BLOCK)
     tiles = triton.cdiv(m, config.m) * triton.cdiv(n, 2 * config.n)
+    if by_row:  # those of a tile's rows and columns, a load each, side by side
+        a_scale, b_scale = a_scale.T.contiguous().T, b_scale.T.contiguous().T
     _fp8_gemm_nt_kernel[(tiles,)](
         TensorDescriptor.from_tensor(a, [config.m, BLOCK]),
         TensorDescriptor.from_tensor(b, [config.n, BLOCK]),
-        # rows of a tile have their scales side by side
-        a_scale.T.contiguous(), b_scale.T.contiguous(), c, m, n, k,
+        a_scale, b_scale, c, m, n, k, *a_scale.stride(), *b_scale.stride(),
         B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda and not by_row,
         BLOCK=BLOCK, GROUP_M=config.group_m, BLOCK_M=config.m, BLOCK_N=config.n,
         num_warps=config.warps, num_stages=config.stages,

@@ -15,7 +15,7 @@ KINDS = ("k1", "k2", "k3")
 
 # steps a block at most, and warps
 CPU = (64, 1)
-GPU = (512, 4)
+GPU = (128, 1)
 
 
 @triton.jit

@@ -17,8 +17,8 @@ LOG2E = tl.constexpr(math.log2(math.e))
 
 # columns a block at most, and warps
 CPU = (64, 1)
-GPU = (8192, 8)
-GPU_BWD = (8192, 8)
+GPU = (2048, 2)
+GPU_BWD = (4096, 4)
 
 
 @triton.jit
@@ -31,15 +31,15 @@ def _logprob_kernel(
     logp, lse = 0.0, 0.0
     if label != ignore:
         top = -float("inf")  # one for the row: a maximum for each lane would cost a second exp2
-        total = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, V, BLOCK):
+        total, scale = tl.zeros([BLOCK], tl.float32), factor * LOG2E
+        for start in tl.range(0, V, BLOCK, num_stages=3):
             cols = start + tl.arange(0, BLOCK)
             x = tl.load(x_ptr + cols, mask=cols < V, other=-float("inf")).to(tl.float32)
             new_top = tl.maximum(top, tl.max(x))
             # until a column is above -inf, -inf - -inf would be computed
             base = tl.where(new_top == -float("inf"), 0.0, new_top)
-            total *= tl.exp2((top - base) * factor * LOG2E)
-            total += tl.exp2((x - base) * factor * LOG2E)
+            total *= tl.exp2((top - base) * scale)
+            total += tl.exp2((x - base) * scale)
             top = new_top
         rest = tl.log(tl.sum(total))
         lse = top * factor + rest

@@ -107,7 +107,8 @@ def _promote(acc, part, scale, IN_ORDER: tl.constexpr):
 
 @triton.jit
 def _fp8_gemm_nt_kernel(
-    a_desc, b_desc, a_scale_ptr, b_scale_ptr, c_ptr, M, N, K, B_ROWS: tl.constexpr,
+    a_desc, b_desc, a_scale_ptr, b_scale_ptr, c_ptr, M, N, K,
+    a_row, a_block, b_row, b_block, B_ROWS: tl.constexpr,
     IN_ORDER: tl.constexpr, BLOCK: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -199,11 +200,12 @@ def _launch(
     by_row = len(b_scale) == n
     config = config or (CPU if not a.is_cuda else BY_ROW if by_row else BY_BLOCK)
     tiles = triton.cdiv(m, config.m) * triton.cdiv(n, 2 * config.n)
+    if by_row:  # those of a tile's rows and columns, a load each, side by side
+        a_scale, b_scale = a_scale.T.contiguous().T, b_scale.T.contiguous().T
     _fp8_gemm_nt_kernel[(tiles,)](
         TensorDescriptor.from_tensor(a, [config.m, BLOCK]),
         TensorDescriptor.from_tensor(b, [config.n, BLOCK]),
-        # rows of a tile have their scales side by side
-        a_scale.T.contiguous(), b_scale.T.contiguous(), c, m, n, k,
+        a_scale, b_scale, c, m, n, k, *a_scale.stride(), *b_scale.stride(),
         B_ROWS=1 if by_row else BLOCK, IN_ORDER=a.is_cuda and not by_row,
         BLOCK=BLOCK, GROUP_M=config.group_m, BLOCK_M=config.m, BLOCK_N=config.n,
         num_warps=config.warps, num_stages=config.stages,
