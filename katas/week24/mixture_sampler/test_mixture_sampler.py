@@ -31,12 +31,16 @@ def test_weights_are_powers_of_sizes(kata, alpha):
 
 
 def test_sizes_may_be_in_an_array_and_stay(kata):
-    for dtype in (np.int32, np.int64, np.uint8):
+    for dtype in (np.int32, np.int64, np.uint8, np.float64):
         sizes = np.array([200, 100, 0], dtype)
         assert kata.temperature_weights(sizes, 2).tolist() == pytest.approx([0.8, 0.2, 0])
-        found = kata.cap_epochs(np.array([1, 1, 1], dtype), np.array([200, 100, 50], dtype), 600, 2)
+        assert sizes.tolist() == [200, 100, 0], f"the sizes that were given have become {sizes}"
+        w, sizes = np.array([1, 1, 1], dtype), np.array([200, 100, 50], dtype)
+        found = kata.cap_epochs(w, sizes, 600, 2)
         assert found.tolist() == pytest.approx([0.5, 1 / 3, 1 / 6]), f"{dtype}: {found}"
-        assert sizes.tolist() == [200, 100, 0], "the sizes that were given have changed"
+        assert (w.tolist(), sizes.tolist()) == ([1, 1, 1], [200, 100, 50]), (
+            f"the arrays that were given have become {w} and {sizes}"
+        )
 
 
 def test_a_steep_temperature_does_not_overflow(kata):
@@ -67,6 +71,8 @@ def test_all_there_is_just_lasts(kata):
         ([1, 2, 3], [30, 10, 20], 120, 2),
         ([1, 0, 1], [7, 1000, 3], 10, 1),
         ([1e20, 1, 1], [1, 1, 2], 4, 1),
+        ([1, 1, 1], [7, 11, 12], 9, 0.3),
+        ([1, 1], [0.25, 0.5], 0.75, 1),
     ):
         found = kata.cap_epochs(w, sizes, total, max_epochs)
         expected = [
@@ -80,7 +86,8 @@ def test_all_there_is_just_lasts(kata):
 def test_weights_without_enough_tokens_are_refused(kata):
     for w, sizes, total, max_epochs in (
         ([1, 2], [30, 10], 81, 2), ([1, 0], [7, 1000], 8, 1), ([1], [5], 5, 0.5),
-        ([1], [5], 5, 0), ([1], [5], 5, -1), ([1, 1], [5, 5], 5, float("nan")),
+        ([1], [5], 5, 0), ([1], [5], 5, -1), ([1], [10**12], 10**12 + 1, 1),
+        ([1, 1], [5, 5], 5, float("nan")),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="^max_epochs: "):
             kata.cap_epochs(w, sizes, total, max_epochs)
@@ -171,6 +178,7 @@ def test_what_makes_no_sense_is_refused(kata):
         ("sizes", kata.cap_epochs, ([1, 1], [1], 0, 0)),
         ("total", kata.cap_epochs, ([1, 1], [1, 1], 0, 0)),
         ("total", kata.cap_epochs, ([1, 1], [1, 1], -5, 1)),
+        ("total", kata.cap_epochs, ([1, 1], [1, 1], nan, 1)),
         ("w", kata.interleave, ([], 0)),
         ("w", kata.interleave, ([0, 0], -1)),
         ("w", kata.interleave, ([2, -1], -1)),
