@@ -9,7 +9,7 @@ import torch.distributed as dist
 from harness.base.errors import UsageProblem
 from harness.meters.communication import WaitProblem, comm_meter
 from harness.meters.late import LateCollectives, LateRing, assert_unchanged
-from harness.meters.network import network
+from harness.meters.network import Echo, network
 from harness.meters.ring import RingComm
 from harness.simulators.ranks import run_ranks
 
@@ -173,3 +173,15 @@ def test_a_network_has_everything_waited_for():
 
     with pytest.raises(WaitProblem, match="expected a wait"):
         run_ranks(2, forget)
+
+
+def test_an_echo_hears_what_it_says():
+    x, part, whole = torch.arange(6.0), torch.empty(2), torch.empty(6)
+    echo = Echo(3, rank=1)
+    echo.reduce_scatter(part, x).wait()
+    echo.all_gather(whole, part).wait()
+    echo.all_reduce(x).wait()
+    assert part.tolist() == [6, 9]  # three times this rank's part
+    assert whole.tolist() == 3 * [6, 9]
+    assert x.tolist() == [0, 3, 6, 9, 12, 15]
+    assert echo.calls == {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 1}

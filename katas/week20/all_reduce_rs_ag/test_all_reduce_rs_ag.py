@@ -14,7 +14,7 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
-from harness.meters.network import network
+from harness.meters.network import Echo, network
 from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 5.0  # it takes a tenth of a second; what hangs hangs for ever
@@ -146,31 +146,10 @@ def test_each_part_is_scattered_and_gathered_while_the_next_is(
                 assert peak <= size, f"{who}: {peak} bytes of new memory, expected {size}"
 
 
-class Done:
-    """A collective that is over."""
-
-    def wait(self):
-        pass
-
-
-class Echo:
-    """Two ranks in this process that hold the same: nothing is under way, and nothing kept."""
-
-    rank, world, group = 0, 2, None
-
-    def reduce_scatter(self, output, tensor):
-        output.copy_(2 * tensor[: len(output)])
-        return Done()
-
-    def all_gather(self, output, tensor):
-        output.view(2, -1).copy_(tensor)
-        return Done()
-
-
 def test_nothing_is_kept(kata):
     before = alive_bytes()
     for size in (1, 50, 50):
-        kata.rs_ag_all_reduce(torch.ones(size), Echo(), 3)
+        kata.rs_ag_all_reduce(torch.ones(size), Echo(2), 3)
     kept = alive_bytes() - before
     assert kept == 0, f"1, 50 and 50 float32 in 3 chunks: {kept} bytes of tensors kept, expected 0"
 

@@ -14,6 +14,7 @@ from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.late import LateCollectives
+from harness.meters.network import Echo
 from harness.simulators.ranks import own, rank_device
 
 LIMIT_S = 20.0  # it takes a tenth of a second, but GPUs take seconds to join a group
@@ -191,32 +192,10 @@ def test_nodes_send_each_other_shards_alone(kata, oracle, ranks, cost, seed, dis
         assert peak <= 4000, f"4000 float16 on 2 nodes of 2: {peak} bytes of new memory, not 4000"
 
 
-class Done:
-    """A collective that is over."""
-
-    def wait(self):
-        pass
-
-
-class Echo(Collectives):
-    """A fabric whose ranks hold the same: nothing is under way, and nothing kept."""
-
-    def all_reduce(self, tensor):
-        tensor.mul_(self.world)
-        return Done()
-
-    def reduce_scatter(self, output, tensor):
-        output.copy_(self.world * tensor[: len(output)])
-        return Done()
-
-    def all_gather(self, output, tensor):
-        output.view(self.world, -1).copy_(tensor)
-        return Done()
-
-
 def test_nothing_is_kept(kata, ranks):
     def kept(rank, world):
-        intra, inter = Echo(), Echo([dist.new_group([one]) for one in range(world)][rank])
+        alone = [dist.new_group([one]) for one in range(world)][rank]
+        intra, inter = Echo(world, rank), Echo(1, 0, alone)
         before = alive_bytes()
         for size in (1, 51, 51):
             kata.hierarchical_all_reduce(own(torch.ones(size)), intra, inter)

@@ -10,34 +10,8 @@ from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
-from harness.meters.network import network
+from harness.meters.network import Echo, network
 from harness.simulators.ranks import rank_device
-
-
-class Done:
-    """A collective that is over."""
-
-    def wait(self):
-        pass
-
-
-class Pretended:
-    """
-    One of ranks that all send the same. What it has sent or received nobody else holds.
-
-    A network's own thread may hold it for a moment longer, which no test of memory can bear.
-    """
-
-    def __init__(self, world, rank=0):
-        self.world, self.rank = world, rank
-
-    def all_gather(self, output, tensor):
-        output.view(self.world, -1).copy_(tensor.view(1, -1))
-        return Done()
-
-    def reduce_scatter(self, output, tensor):
-        output.view(-1).copy_(tensor.view(self.world, -1)[0])
-        return Done()
 
 
 def shard_layers(kata, layers, comm):
@@ -185,7 +159,7 @@ def test_a_step_gathers_twice_and_scatters_once(kata, oracle, ranks, cost, seed)
 
 def test_inference_has_one_layer_whole_at_a_time(kata, oracle, cost, dispatch, seed):
     layers = oracle.model(seed=seed, widths=oracle.WIDTHS)
-    model = nn.Sequential(*(kata.ShardedModule(layer, Pretended(4)) for layer in layers))
+    model = nn.Sequential(*(kata.ShardedModule(layer, Echo(4)) for layer in layers))
     x = torch.ones(1, oracle.WIDTHS[0])
     held = list(model.parameters())
     for layer in model:
@@ -207,7 +181,7 @@ def test_whole_weights_are_there_only_while_they_are_used(kata, oracle, ranks, s
 
         before = alive_bytes()
         # the last of two ranks: with fewer rows than the parts that are sent
-        model = nn.Sequential(*(kata.ShardedModule(layer, Pretended(2, 1)) for layer in layers))
+        model = nn.Sequential(*(kata.ShardedModule(layer, Echo(2, 1)) for layer in layers))
         freed = before - alive_bytes()
         for at, layer in enumerate(layers):
 
@@ -377,7 +351,7 @@ def test_what_others_hold_stays_as_it_was(kata):
     module.weight = nn.Parameter(torch.arange(12.0).view(3, 4).t())
     held = module.weight
     before = held.detach().clone()
-    sharded = kata.ShardedModule(module, Pretended(1))
+    sharded = kata.ShardedModule(module, Echo(1))
     sharded.unshard()
     whole = module.weight
     assert whole is not held, "the whole weight is the parameter that was released"
@@ -389,7 +363,7 @@ def test_what_others_hold_stays_as_it_was(kata):
 
 def test_what_is_frozen_later_is_frozen(kata):
     module = nn.Linear(3, 4)
-    sharded = kata.ShardedModule(module, Pretended(1))
+    sharded = kata.ShardedModule(module, Echo(1))
     for wanted in (False, True):
         sharded.get_parameter("module.weight").requires_grad_(wanted)
         sharded.unshard()
@@ -405,11 +379,11 @@ def test_scalars_and_shards_are_refused(kata):
     module = nn.Linear(2, 2)
     module.scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ValueError, match="^scale: "):
-        kata.ShardedModule(module, Pretended(1))
+        kata.ShardedModule(module, Echo(1))
     assert type(module.weight) is nn.Parameter, "the module was changed"
     del module.scale
-    sharded = kata.ShardedModule(module, Pretended(1))
+    sharded = kata.ShardedModule(module, Echo(1))
     with pytest.raises(ValueError, match="^weight: "):
-        kata.ShardedModule(module, Pretended(1))
+        kata.ShardedModule(module, Echo(1))
     with pytest.raises(ValueError, match=r"^module\.weight: "):
-        kata.ShardedModule(sharded, Pretended(1))
+        kata.ShardedModule(sharded, Echo(1))

@@ -8,35 +8,10 @@ from torch import nn
 from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
-from harness.meters.network import network
+from harness.meters.network import Echo, network
 from harness.simulators.ranks import rank_device
 
 NAMES = ("norm", "gain", "up.a", "up.b", "down.a", "down.b")
-
-
-class Done:
-    """A collective that is over."""
-
-    def wait(self):
-        pass
-
-
-class Pretended:
-    """The first of ranks that all send the same; nobody else holds what it has sent."""
-
-    rank = 0
-
-    def __init__(self, world):
-        self.world, self.gathers = world, 0
-
-    def all_gather(self, output, tensor):
-        self.gathers += 1
-        output.view(self.world, -1).copy_(tensor.view(1, -1))
-        return Done()
-
-    def reduce_scatter(self, output, tensor):
-        output.view(-1).copy_(tensor.view(self.world, -1)[0])
-        return Done()
 
 
 def on_device(layers):
@@ -263,7 +238,7 @@ def test_a_step_sends_four_bits_and_adapters(kata, oracle, ranks, cost, seed):
 
 def test_inference_has_one_block_whole_at_a_time(kata, oracle, cost, dispatch, seed):
     layers = oracle.model(kata, seed=seed, dtype=torch.float32)
-    model = nn.Sequential(*(kata.ShardedQlora(layer, Pretended(4)) for layer in layers))
+    model = nn.Sequential(*(kata.ShardedQlora(layer, Echo(4)) for layer in layers))
     x = torch.ones(1, oracle.D)
     held = list(model.parameters())
     for block in model:
@@ -289,7 +264,7 @@ def test_whole_weights_are_there_only_while_they_are_used(kata, oracle, ranks, s
                 one.untyped_storage().nbytes() for one in all_of
             )]  # fmt: skip
 
-        model = nn.Sequential(*(kata.ShardedQlora(layer, Pretended(2)) for layer in layers))
+        model = nn.Sequential(*(kata.ShardedQlora(layer, Echo(2)) for layer in layers))
         sharded = alive_bytes() - empty
         for at, layer in enumerate(layers):
 
@@ -329,7 +304,7 @@ def test_places_hold_shards_of_the_base_or_all_of_it(kata, oracle):
     (layer,) = oracle.model(kata, seed=0, blocks=1)
     whole = {name: one.detach().clone() for name, one in layer.named_parameters()}
     weight = oracle.whole(layer.up.weight).double()
-    comm = Pretended(1)
+    comm = Echo(1)
     block = kata.ShardedQlora(layer, comm)
     shards = dict(layer.named_parameters())
     assert type(layer.up.weight) is kata.Nf4Shard
@@ -339,7 +314,7 @@ def test_places_hold_shards_of_the_base_or_all_of_it(kata, oracle):
         block.unshard()
         first = layer.up.weight
         block.unshard()
-        assert comm.gathers == at + 1
+        assert comm.calls["all_gather"] == at + 1
         assert layer.up.weight is first
         assert torch.equal(first, weight)
         for name, one in layer.named_parameters():
@@ -353,7 +328,7 @@ def test_places_hold_shards_of_the_base_or_all_of_it(kata, oracle):
 def test_a_matrix_alone_is_a_module(kata, oracle):
     (block,) = oracle.model(kata, seed=0, blocks=1, d=3, f=5)
     a, weight = block.up.a.detach().clone(), oracle.whole(block.up.weight).double()
-    sharded = kata.ShardedQlora(block.up, Pretended(1))
+    sharded = kata.ShardedQlora(block.up, Echo(1))
     sharded.unshard()
     assert torch.equal(block.up.weight, weight)
     assert torch.equal(block.up.a, a)
@@ -382,8 +357,8 @@ def test_impossible_cuts_are_refused(kata, oracle):
 
 def test_what_is_sharded_is_not_sharded_again(kata, oracle):
     (layer,) = oracle.model(kata, seed=0, blocks=1)
-    kata.ShardedQlora(layer, Pretended(2))
+    kata.ShardedQlora(layer, Echo(2))
     shards = list(layer.parameters())
     with pytest.raises(ValueError, match="^module: "):
-        kata.ShardedQlora(layer, Pretended(2))
+        kata.ShardedQlora(layer, Echo(2))
     assert all(map(lambda mine, one: mine is one, layer.parameters(), shards))
