@@ -172,8 +172,7 @@ def max_batch(cfg: Llama, plan: Plan, s: int, memory_bytes: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
-    fixed = peak_bytes(cfg, plan, 0, s)
-    if fixed > memory_bytes:
+    if peak_bytes(cfg, plan, 1, s) > memory_bytes:
         return 0
     states = state_bytes(cfg, plan)
     free = memory_bytes - sum(states.values()) + states["grads"]

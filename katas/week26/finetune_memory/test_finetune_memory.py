@@ -191,18 +191,21 @@ def test_an_exact_fit_fits(kata, oracle):
                 for memory in (size, size - 1, steps_end, steps_end - 1):
                     want = oracle.batch(cfg, plan, 30, memory)
                     assert kata.max_batch(cfg, plan, 30, memory) == want
+            # 1e18 bytes: a quotient of doubles would round up to one sequence more
+            b, s = 3 * 10**8, 10**6
+            size = oracle.peak(cfg, plan, b, s)
+            assert kata.max_batch(cfg, plan, s, size) == b
+            assert kata.max_batch(cfg, plan, s, size - 1) == b - 1
 
 
-def test_few_peaks_are_asked_for(kata, calls, cost):
-    cfg, plan = tiny(kata), kata.Plan(method="lora")
+def test_few_peaks_are_asked_for(kata, oracle, calls, cost):
+    cfg, plan, memory = tiny(kata), kata.Plan(method="lora"), 4 * 10**12
     asked = calls("peak_bytes", limit=1000)
-    found = kata.max_batch(cfg, plan, 1, 4 * 10**12)
+    found = kata.max_batch(cfg, plan, 1, memory)
     cost.check("evaluations", asked.calls)
-    assert (
-        kata.peak_bytes(cfg, plan, found, 1)
-        <= 4 * 10**12
-        < (kata.peak_bytes(cfg, plan, found + 1, 1))
-    )
+    many = 10**6  # by then the loss decides, and each sequence more takes as much
+    one = oracle.peak(cfg, plan, many + 1, 1) - oracle.peak(cfg, plan, many, 1)
+    assert found == many + (memory - oracle.peak(cfg, plan, many, 1)) // one
 
 
 # ---- bad input -----------------------------------------------------------------------------
