@@ -55,8 +55,8 @@ def minhash(
     sh: UInt64[np.ndarray, " m"], a: UInt64[np.ndarray, " h"], b: UInt64[np.ndarray, " h"]
 ) -> UInt64[np.ndarray, " h"]:
     """For each of h hash functions (a x + b) mod PRIME the least hash; EMPTY without shingles."""
-    hashes = _affine(sh % np.uint64(PRIME), a[:, None], b[:, None])  # [h, m]
-    return hashes.min(axis=1, initial=np.uint64(EMPTY))
+    hashes = _affine(sh % PRIME, a[:, None], b[:, None])  # [h, m]
+    return hashes.min(axis=1, initial=EMPTY)
 
 
 def lsh_candidates(
@@ -79,7 +79,7 @@ def lsh_candidates(
             buckets[sig[doc, first : first + rows].tobytes()].append(doc)
         for docs in buckets.values():
             pairs.update(combinations(docs, 2))
-    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    return np.array(sorted(pairs), dtype=np.int64).reshape(len(pairs), 2)
 
 
 def dedup(
@@ -97,8 +97,9 @@ def dedup(
     a, b = permutations(bands * rows)
     documents = [shingles(text) for text in texts]
     sig = np.array([minhash(each, a, b) for each in documents], dtype=np.uint64)
+    sig = sig.reshape(len(documents), bands * rows)
     first = list(range(len(documents)))  # an earlier document of the same cluster, or itself
-    for pair in lsh_candidates(sig.reshape(-1, bands * rows), bands, rows).tolist():
+    for pair in lsh_candidates(sig, bands, rows).tolist():
         early, late = sorted(_root(first, doc) for doc in pair)
         if early != late and jaccard(*(documents[doc] for doc in pair)) >= threshold:
             first[late] = early
@@ -126,22 +127,22 @@ def _check_bands(bands: int, rows: int) -> None:
 
 def _affine(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(a x + b) mod PRIME in 64 bits, from products of halves of 32."""
-    low = np.uint64(2**32 - 1)
+    low = 2**32 - 1
     a_high, a_low, x_high, x_low = a >> 32, a & low, x >> 32, x & low
     middle = a_high * x_low + a_low * x_high  # stands 32 bits higher: 2**61 is its bit 29
     total = (
         (a_high * x_high << 3)  # 2**64 is 8
         + (middle >> 29)
-        + ((middle & np.uint64(2**29 - 1)) << 32)
+        + ((middle & 2**29 - 1) << 32)
         + _fold(a_low * x_low)
         + b
     )
     total = _fold(total)
-    return np.where(total >= PRIME, total - np.uint64(PRIME), total)
+    return np.where(total >= PRIME, total - PRIME, total)
 
 
 def _fold(x: np.ndarray) -> np.ndarray:
-    return (x & np.uint64(PRIME)) + (x >> 61)
+    return (x & PRIME) + (x >> 61)
 
 
 def _root(first: list[int], doc: int) -> int:

@@ -70,7 +70,7 @@ def dedup(
     Raises:
         ValueError: ``bands`` or ``rows`` is below 1, or ``threshold`` is not in (0, 1].
     """
-    # TODO(kata): sign, find candidates, confirm, join (about 15 lines with helpers)
+    # TODO(kata): sign, find candidates, confirm, join (about 20 lines with helpers)
     raise NotImplementedError
 
 
