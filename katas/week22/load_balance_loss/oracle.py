@@ -38,18 +38,29 @@ def balance(logits, idx):
     return e * sum(load / idx.numel() * sums / t for load, sums in pairs)
 
 
-def balance_gradient(logits, idx, dtype=torch.float64):
-    """Compute E / T · p ⊙ (f - ⟨f, p⟩), row by row."""
+def balance_gradient(logits, idx, dtype=torch.float64, *, scaled_first=False):
+    """Compute E / T · p ⊙ (f - ⟨f, p⟩), row by row, or with E / T multiplied into f."""
     t, e = logits.shape
     p = torch.softmax(logits.to(dtype), dim=1)
     f = torch.bincount(idx.flatten(), minlength=e).to(dtype) / idx.numel()
-    return e / t * p * (f - (p @ f)[:, None])
+    first, last = (e / t, 1) if scaled_first else (1, e / t)
+    return last * p * (first * f - (p @ (first * f))[:, None])
 
 
 def z_gradient(logits, dtype=torch.float64):
     """Compute 2 / T · logsumexp ⊙ p, row by row."""
     rows = logits.to(dtype)
     return 2 / len(rows) * torch.logsumexp(rows, 1)[:, None] * torch.softmax(rows, 1)
+
+
+def rounded(formula, truth, logits, *idx):
+    """Compute it in float32 in several ways, which round elsewhere; return the least exact."""
+    last = logits.shape[1] - 1
+    turned = logits.flip(1), *(last - one for one in idx)  # experts in the other order
+    ways = ({}, {"scaled_first": True}) if formula is balance_gradient else ({},)
+    answers = [formula(logits, *idx, dtype=torch.float32, **way) for way in ways]
+    answers += [formula(*turned, dtype=torch.float32, **way).flip(1) for way in ways]
+    return max(answers, key=lambda one: (one - truth).abs().max().item())
 
 
 def z_loss(logits):

@@ -136,19 +136,22 @@ def test_only_probabilities_have_a_gradient(kata, oracle, ranks, seed):
         return found
 
     whole, masked, z = ranks.alone(pull)
-    assert_gradient(whole, oracle.balance_gradient, logits, idx, name="the gradient")
+    assert_gradient(oracle, whole, oracle.balance_gradient, logits, idx, name="the gradient")
     for name, found in (("load_balance_loss", masked), ("router_z_loss", z)):
         rows = found[~mask]
         assert not rows.any(), f"{name}: the gradient of padding that is NaN: {rows}, expected 0"
     rows = logits[mask], idx[mask]
-    assert_gradient(masked[mask], oracle.balance_gradient, *rows, name="the gradient with padding")
-    assert_gradient(z[mask], oracle.z_gradient, rows[0], name="the z-loss's gradient")
+    assert_gradient(
+        oracle, masked[mask], oracle.balance_gradient, *rows, name="the gradient with padding"
+    )
+    assert_gradient(oracle, z[mask], oracle.z_gradient, rows[0], name="the z-loss's gradient")
 
 
-def assert_gradient(found, formula, *given, name, times=1):
+def assert_gradient(oracle, found, formula, *given, name, times=1):
     """Hold a gradient against its formula, by the error of the formula in float32."""
-    rounded = times * formula(*given, dtype=torch.float32)
-    assert_matches(found, times * formula(*given), same_precision=rounded, name=name)
+    truth = formula(*given)
+    rounded = times * oracle.rounded(formula, truth, *given)
+    assert_matches(found, times * truth, same_precision=rounded, name=name)
 
 
 # ---- ranks -------------------------------------------------------------------------------------
@@ -191,8 +194,9 @@ def test_the_mean_over_ranks_is_the_loss_of_the_whole_batch(kata, oracle, ranks,
             told = f"{world} ranks, call {round_ + 1}"
             assert mean == close(oracle.balance(logits, idx)), told
             grads = torch.cat([one[1][part[2]] for one, part in zip(found, parts, strict=True)])
+            name = f"{told}: gradients"
             assert_gradient(
-                grads, oracle.balance_gradient, logits, idx, name=f"{told}: gradients", times=world
+                oracle, grads, oracle.balance_gradient, logits, idx, name=name, times=world
             )
             assert [dict(calls) for _, _, calls, *_ in found] == [{"all_reduce": 1}] * world, told
             if world == 4:
