@@ -63,7 +63,14 @@ NAMES = {
     "new_zeros": "new_empty",
 }
 # the same whichever argument comes first
-COMMUTATIVE = frozenset({*NAMES, "gcd", "lcm", "hypot"})
+COMMUTATIVE = frozenset({*NAMES, "gcd", "hypot", "lcm", "logaddexp", "swapaxes", "transpose"})
+# what an argument is where it is not given: PyTorch's factories, a load of Triton as compiled
+DEFAULTS = {
+    ("empty", "dtype"): "torch.float32",
+    ("ones", "dtype"): "torch.float32",
+    ("zeros", "dtype"): "torch.float32",
+    ("load", "other"): "0",
+}
 # methods that hand on what they are called on, in another form
 FORMS = frozenset({"clone", "contiguous", "copy", "detach", "double", "float", "half", "to"})
 ATOMS = (ast.Attribute, ast.Call, ast.Constant, ast.Name, ast.Subscript)
@@ -334,7 +341,7 @@ def _of_call(node: ast.Call) -> Iterator[ast.expr]:
     if isinstance(func, ast.Attribute) and called in FORMS:
         yield func.value
     for at, word in enumerate(node.keywords):
-        if word.arg is not None and word.arg not in HINTS:
+        if word.arg is not None and word.arg not in HINTS and not _is_default(called, word):
             yield _with(node, keywords=node.keywords[:at] + node.keywords[at + 1 :])
     # the least of two is the least of them in whatever order
     for at in range(len(args) - 1 if called not in COMMUTATIVE else 0):
@@ -344,6 +351,13 @@ def _of_call(node: ast.Call) -> Iterator[ast.expr]:
     alone = len(args) == 1 and not node.keywords and called not in FORMS
     if alone and not (isinstance(args[0], ast.Starred) or _is_text(args[0])):
         yield args[0]
+
+
+def _is_default(called: str, word: ast.keyword) -> bool:
+    """Whether an argument is what the function takes without it."""
+    known = DEFAULTS.get((called, word.arg or ""))
+    given = ast.unparse(word.value)
+    return known is not None and given in (known, f"{known}.0")
 
 
 def _of_bounds(node: ast.Call | ast.Slice) -> Iterator[Change]:
