@@ -140,11 +140,11 @@ def order_cascade(cost: Float[np.ndarray, " f"], passes: Bool[np.ndarray, "f n"]
     if len(cost) != len(passes):
         raise ValueError(f"passes: expected {len(cost)} rows, found {len(passes)}")
     order: list[int] = []
-    left = list(range(len(cost)))
+    left, price = list(range(len(cost))), cost.tolist()
     alive = np.ones(passes.shape[1], dtype=bool)
     while left:
-        rejected = {each: int((alive & ~passes[each]).sum()) for each in left}
-        prices = {each: cost[each] / n if n else math.inf for each, n in rejected.items()}
+        rejected = {each: (alive & ~passes[each]).sum().item() for each in left}
+        prices = {each: price[each] / n if n else math.inf for each, n in rejected.items()}
         best = min(left, key=prices.__getitem__)
         left.remove(best)
         order.append(best)
@@ -164,8 +164,9 @@ def _lines(text: str) -> list[str]:
 def _starts(words: list[str], n: int) -> dict[tuple[str, ...], list[int]]:
     """Where each n-gram begins."""
     starts = defaultdict(list)
-    for start in range(len(words) - n + 1):
-        starts[tuple(words[start : start + n])].append(start)
+    shifted = (words[skip:] for skip in range(n))
+    for start, gram in enumerate(zip(*shifted, strict=False)):
+        starts[gram].append(start)
     return starts
 
 
@@ -177,8 +178,5 @@ def _covered(words: Sequence[str], starts: Iterable[int], n: int) -> int:
 
 def _top_characters(words: list[str], n: int) -> int:
     """Characters of the n-gram that occurs most often; of several the one that has the most."""
-    starts = _starts(words, n)
-    most = max(map(len, starts.values()), default=0)
-    if most < 2:
-        return 0
-    return max(_covered(words, each, n) for each in starts.values() if len(each) == most)
+    again = [each for each in _starts(words, n).values() if len(each) > 1]
+    return max((len(each), _covered(words, each, n)) for each in again)[1] if again else 0

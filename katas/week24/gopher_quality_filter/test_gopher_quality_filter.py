@@ -36,14 +36,18 @@ PAGES = {
     "punctuation": ("?! " * 60, {"mean_length", "letters", "stop_words"}),
     "mean of 3": ("to of " * 30 + "with " * 60, set()),
     "mean below 3": ("to of " * 30 + "with " * 59 + "abc", {"mean_length"}),
-    "mean of 10": ("the of " * 5 + "letters--- " * 35 + "eighteen-letters-- " * 4 + "x" * 3, set()),
-    "mean above 10": ("to of " + "letters---- " * 98, {"mean_length"}),
+    "mean of 10": ("the of " * 5 + "letters--- " * 35 + "twenty-five-letters------ " * 5, set()),
+    "mean above 10": (
+        "the of " * 5 + "letters--- " * 35 + "twenty-five-letters------ " * 4 + "x" * 26,
+        {"mean_length"},
+    ),
     "5 hashes in 50": (prose(50, "a#x#", "x###"), set()),
     "6 hashes in 50": (prose(50, "##x#", "x###"), {"hashes"}),
     "5 ellipses in 50": (prose(50, "x...y", "x…y", "x…y", "x……y"), set()),
     "6 ellipses in 50": (prose(50, "x...y", "x…y", "x…y", "x………y"), {"ellipses"}),
     "6 of both": (prose(50, "x...y", "x…y", "x…y", "a#x#", "x#xx"), set()),
     "4 dots are one": (prose(50, "x....y", "x.....y", "x…y", "x…y", "x…y"), set()),
+    "6 dots are two": (prose(50, "x......y", "x…y", "x…y", "x…y", "x…y"), {"ellipses"}),
     "9 bullets of 10": ("\n".join([BULLET] * 9 + ["end of it"]), set()),
     "all bullets": ("\n".join(["• they have the brown hat", "* they have with"] * 7), {"bullets"}),
     "bullets indented": ("\n".join(["  ‣ the cats were with brown hats"] * 10), {"bullets"}),
@@ -107,11 +111,15 @@ REPEATS = {
     "5-grams at 15 percent": repeated(100, 5, 4),
     "long words": repeated(40, 2, 2, length=9),
     "itself overlapping": "la " * 11 + " ".join(unlike(20)),
-    "top of few, long": "aa bb x aa bb y aa bb z cccccccccc dddddddddd q cccccccccc dddddddddd",
+    "top of few, long": "a b x a b y a b z cccccccccc dddddddddd q cccccccccc dddddddddd",
+    "as often, longer in itself": "ccc ccc ccc bbb bb q bbb bb " + " ".join(unlike(7)),
+    "run together": "ab c x a bc",
+    "tabs": "aa\tbb x aa\u3000bb y aa  bb",
     "as often, longer": "aa bb x aa bb y cccccccccc dddddddddd q cccccccccc dddddddddd",
     "overlapping top": "lala lala lala " + " ".join(unlike(12)),
     "lines by other ends": "\r".join(["line", "line", "\u2028".join(unlike(8)), "a\vb\fc\x85c"]),
     "lines by CRLF": "one line\r\nanother\r\none line \r\n\r\n one line",
+    **{f"lines by {end!r}": end.join(["line"] * 3) for end in "\r\v\f\x1c\x85\u2028\u2029"},
     "case matters": "One line\none line\nONE LINE\n" + "\n".join(unlike(5)),
 }  # fmt: skip
 
@@ -151,6 +159,9 @@ def test_repetition_is_that_of_every_position(kata, oracle, seed):
 
 def test_work_on_repetition_grows_with_the_words(kata, oracle, seed):
     assert broken(kata.gopher_repetition(oracle.long_page(seed, 60_000))) == set()
+    found = broken(kata.gopher_repetition("la " * 20_000))  # each n-gram is a repeat
+    expected = {"top_2", "top_3", "top_4", *(f"dup_{n}" for n in range(5, 11))}
+    assert found == expected, f"20,000 times la: expected broken {expected}, found {found}"
 
 
 TRAINING = ["the cat sat", "the cat ran", "a dog sat down", "", "the the the"]
@@ -258,6 +269,7 @@ ORDERS = {
     "nothing left": ([9, 1, 2, 1], [[0, 0, 1], [0, 0, 0], [0, 0, 1], [1, 1, 1]], [1, 0, 2, 3]),
     # alone 1 would be second; of those that 0 leaves it rejects none
     "correlated": ([1, 1.5, 2], [[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 1]], [0, 2, 1]),
+    "equal, unless rounded twice": ([3, 1], [[0, 0, 0, 1, 1], [1, 1, 1, 0, 1]], [0, 1]),
     "dear but thorough": ([4, 1], [[0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], [0, 1]),
     "cheap and lax": ([6, 1], [[0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], [1, 0]),
 }  # fmt: skip
@@ -267,6 +279,7 @@ ORDERS = {
 def test_the_next_filter_rejects_most_of_what_is_left_for_its_cost(kata, example):
     prices, passes, expected = example
     found = kata.order_cascade(np.array(prices, dtype=float), np.array(passes, dtype=bool))
+    assert {type(each) for each in found} <= {int}, f"expected a list of int, found {found!r}"
     assert list(found) == expected, (
         f"cost {prices}, passes {np.array(passes, dtype=int).tolist()}: expected {expected}, "
         f"found {list(found)}"
@@ -287,6 +300,7 @@ TWO = np.ones((2, 3), dtype=bool)
         ("ppl", lambda kata: kata.ccnet_bucket(0.99, (2.0, 3.0))),
         ("ppl", lambda kata: kata.ccnet_bucket(float("nan"), (2.0, 3.0))),
         ("lexicon", lambda kata: kata.toxic_ratio("", [])),
+        ("lexicon", lambda kata: kata.toxic_ratio("word", iter([]))),
         ("cost", lambda kata: kata.order_cascade(np.array([1.0, 0.0]), TWO)),
         ("cost", lambda kata: kata.order_cascade(np.array([1.0, -2.0]), TWO)),
         ("cost", lambda kata: kata.order_cascade(np.array([float("nan"), 1.0]), TWO)),
@@ -296,8 +310,8 @@ TWO = np.ones((2, 3), dtype=bool)
     ],
     ids=[
         "k of 0", "k NaN", "k infinite", "cutoffs in reverse", "cutoff NaN", "ppl below 1",
-        "ppl NaN", "no lexicon", "cost of 0", "cost below 0", "cost NaN", "cost infinite",
-        "more costs", "fewer costs",
+        "ppl NaN", "no lexicon", "iterator of no lexicon", "cost of 0", "cost below 0", "cost NaN",
+        "cost infinite", "more costs", "fewer costs",
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(kata, name, ask):
