@@ -62,13 +62,13 @@ class _Adapted(nn.Module):
         out, into = weight.shape if isinstance(self.base, nn.Linear) else weight.shape[::-1]
         if isinstance(cfg, Ia3Cfg):
             factors = self.ia3_in if feedforward else self.ia3_out
-            factors[name] = nn.Parameter(weight.new_ones(into if feedforward else out))
+            factors[name] = weight.new_ones(into if feedforward else out)
             return
         self.scales[name] = cfg.alpha / (math.sqrt(cfg.r) if cfg.rslora else cfg.r)
         self.drops[name] = cfg.dropout
         bound = 1 / math.sqrt(into)
-        self.lora_A[name] = nn.Parameter(weight.new_empty(cfg.r, into).uniform_(-bound, bound))
-        self.lora_B[name] = nn.Parameter(weight.new_zeros(out, cfg.r))
+        self.lora_A[name] = weight.new_empty(cfg.r, into).uniform_(-bound, bound)
+        self.lora_B[name] = weight.new_zeros(out, cfg.r)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.merged:
@@ -85,24 +85,28 @@ class _Adapted(nn.Module):
         return y
 
     @torch.no_grad()
-    def fold(self, sign: int) -> None:
-        """Change the weight in place by what the adapters do, or by the opposite of that."""
-        transposed = isinstance(self.base, Conv1D)
+    def fold(self, *, merged: bool) -> None:
+        """Bring the adapters into the weight, in place, or out of it."""
         stored, bias = self.base.weight, self.base.bias
-        wide = torch.promote_types(stored.dtype, torch.float32)
-        weight = (stored.t() if transposed else stored).to(wide)  # [out, in]
+        weight = stored.t() if isinstance(self.base, Conv1D) else stored  # [out, in]
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        exact = weight.to(wide)
+        sign = 1 if merged else -1
         for name, a in self.lora_A.items():
-            weight = weight + sign * self.scales[name] * (self.lora_B[name].to(wide) @ a.to(wide))
+            update = self.lora_B[name].to(wide) @ a.to(wide)
+            exact.add_(update, alpha=sign * self.scales[name])
+        rescale = torch.Tensor.mul_ if merged else torch.Tensor.div_
         for factor in self.ia3_in.values():
-            weight = weight * factor.to(wide) ** sign
+            rescale(exact, factor)
         shift = None if bias is None else bias.to(wide)
         for factor in self.ia3_out.values():
-            weight = weight * factor.to(wide)[:, None] ** sign
-            shift = None if shift is None else shift * factor.to(wide) ** sign
-        stored.copy_(weight.t() if transposed else weight)
+            rescale(exact, factor[:, None])
+            if shift is not None:
+                rescale(shift, factor)
+        weight.copy_(exact)
         if shift is not None:
             bias.copy_(shift)
-        self.merged = sign > 0
+        self.merged = merged
 
 
 def inject(
@@ -168,7 +172,7 @@ def merge(model: nn.Module) -> None:
     """
     layers = _expect(model, merged=False)
     for layer in layers:
-        layer.fold(1)
+        layer.fold(merged=True)
 
 
 def unmerge(model: nn.Module) -> None:
@@ -179,7 +183,7 @@ def unmerge(model: nn.Module) -> None:
         ValueError: `model` has no merged adapters. The message begins with "model".
     """
     for layer in _expect(model, merged=True):
-        layer.fold(-1)
+        layer.fold(merged=False)
 
 
 def merge_and_unload(model: nn.Module) -> nn.Module:
@@ -232,7 +236,7 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, _Adapted]]:
 
 def _expect(model: nn.Module, *, merged: bool) -> list[_Adapted]:
     layers = [layer for _, layer in _adapted(model)]
-    if not layers or layers[0].merged != merged:
+    if {layer.merged for layer in layers} != {merged}:
         raise ValueError(f"model: expected adapters that are {'' if merged else 'not '}merged")
     return layers
 

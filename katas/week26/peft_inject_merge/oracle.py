@@ -56,8 +56,12 @@ def with_bias(inputs, outputs, device):
     return nn.Linear(inputs, outputs, device=device)
 
 
+class Projection(nn.Linear):
+    """A linear layer by another name."""
+
+
 def without_bias(inputs, outputs, device):
-    return nn.Linear(inputs, outputs, bias=False, device=device)
+    return Projection(inputs, outputs, bias=False, device=device)
 
 
 class Llama(nn.Module):
@@ -105,8 +109,8 @@ def fill(state, seed, size=0.3):
             tensor.copy_(drawn.clamp(-0.75, 0.75) + 1 if ".ia3." in name else drawn)
 
 
-def dense(base, state, cfgs, dtype):
-    """Copy `base` in `dtype`, its weights with the adapters of `state`; `cfgs` are by name."""
+def dense(base, state, cfgs, dtype, back=False):
+    """Copy `base` in `dtype`, its weights with the adapters of `state`, or `back` without them."""
     result = copy.deepcopy(base).to(dtype)
     with torch.no_grad():
         for key, tensor in state.items():
@@ -116,11 +120,13 @@ def dense(base, state, cfgs, dtype):
             if kind == "lora_A":
                 b = state[f"{path}.lora_B.{name}"].to(dtype)
                 s = cfg.alpha / (cfg.r**0.5 if cfg.rslora else cfg.r)
-                weight += s * b @ tensor.to(dtype)
-            elif kind == "ia3" and path.endswith("down_proj"):
-                weight *= tensor.to(dtype)
+                weight += (-s if back else s) * b @ tensor.to(dtype)
+                continue
+            factor = 1 / tensor.to(dtype) if back else tensor.to(dtype)
+            if kind == "ia3" and path.endswith("down_proj"):
+                weight *= factor
             elif kind == "ia3":
-                weight *= tensor.to(dtype)[:, None]
+                weight *= factor[:, None]
                 if layer.bias is not None:
-                    layer.bias *= tensor.to(dtype)
+                    layer.bias *= factor
     return result
