@@ -54,13 +54,12 @@ def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
 
     Source: Dettmers et al. 2022 (8-bit optimizers), section 2.
     """
-    levels = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    levels = [0.0, 1.0]
     for i in range(7):
         parts = 2**i if signed else 2 ** (i + 1)
-        middles = (torch.arange(parts, dtype=torch.float64) + 0.5) / parts
-        decade = (0.1 + 0.9 * middles) * 10.0 ** (i - 6)
-        levels += [decade, -decade] if signed else [decade]
-    return torch.cat(levels).sort().values.float()
+        decade = [(0.1 + 0.9 * (j + 0.5) / parts) * 10.0 ** (i - 6) for j in range(parts)]
+        levels += [*decade, *(-one for one in decade)] if signed else decade
+    return torch.tensor(sorted(levels))
 
 
 def nf4_quantize(
@@ -165,4 +164,4 @@ def _scaled(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def _nearest(x: Tensor, levels: Tensor) -> Tensor:
     """Which of the ascending levels is the nearest, as uint8; the lower one in the middle."""
-    return torch.bucketize(x, (levels[1:] + levels[:-1]) / 2, out_int32=True).to(torch.uint8)
+    return torch.bucketize(x, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)

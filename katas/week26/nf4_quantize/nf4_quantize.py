@@ -50,7 +50,7 @@ def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
 
     Source: Dettmers et al. 2022 (8-bit optimizers), section 2.
     """
-    raise NotImplementedError  # TODO(kata): seven decades, zero and one (about 7 lines)
+    raise NotImplementedError  # TODO(kata): seven decades, zero and one (about 6 lines)
 
 
 def nf4_quantize(
