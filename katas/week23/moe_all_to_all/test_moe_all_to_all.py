@@ -54,6 +54,7 @@ def test_each_token_arrives_once_where_it_has_experts(kata, oracle, ranks, seed,
     for tokens in drawn.values():
         for rank, one in enumerate(tokens):  # each row says whose it is
             one.x[:, 0], one.x[:, 1] = rank, torch.arange(len(one.x))
+            one.gates[:1, :1] = float("inf")  # infinity times 0 is no 0
 
     def send(rank, world):
         found = []
@@ -129,6 +130,92 @@ def test_rows_arrive_bit_for_bit(kata, oracle, ranks, seed):
             assert dtype == tokens[0].x.dtype, f"xr: {dtype}, expected {tokens[0].x.dtype}"
             want = torch.stack(wanted).view(torch.uint8).tolist() if wanted else []
             assert rows == want, f"{dtype}, rank {rank}: other bytes arrived than were sent"
+
+
+def test_calls_may_be_under_way_together(kata, oracle, ranks, seed):
+    first, second = (
+        oracle.tokens(sizes=(size,), experts=1, k=1, hidden=3, seed=seed + size) for size in (3, 2)
+    )
+
+    def send(rank, world):
+        with network() as (comm, _):
+            under_way = [
+                kata.dispatch(own(one.x), own(one.idx), own(one.gates), 1, comm)
+                for one in (first[0], second[0])
+            ]
+            return [kata.combine(xr, ctx) for xr, _, _, ctx in reversed(under_way)]
+
+    (found,) = ranks(1, send, timeout_s=LIMIT_S)
+    for name, got, (one,) in zip(("second", "first"), found, (second, first), strict=True):
+        assert torch.equal(got.cpu(), one.x), (
+            f"two dispatches of one expert, then combine, last first: the {name} call's rows "
+            f"came back as {got.tolist()}, expected {one.x.tolist()}"
+        )
+
+
+def test_a_gate_has_its_gradient_from_the_rank_of_its_expert(kata, oracle, ranks, seed):
+    world = ranks.world(2)
+    drawn = draw(oracle, "many of few", world, seed)
+    here = 12 // world
+
+    def train(rank, world):
+        one = drawn[rank]
+        x, gates = own(one.x).clone().requires_grad_(), own(one.gates).clone().requires_grad_()
+        with network() as (comm, _):
+            xr, _, gates_r, _ = kata.dispatch(x, own(one.idx), gates, 12, comm)
+            ((rank + 1) * (xr.sum() + gates_r.sum())).backward()
+        return x.grad.tolist(), gates.grad.tolist()
+
+    for rank, (of_x, of_gates) in enumerate(ranks(world, train, timeout_s=LIMIT_S)):
+        homes = (drawn[rank].idx // here).tolist()
+        want = [[float(home + 1) for home in row] for row in homes]
+        what = f"rank {rank} of {world}, experts at {homes}, loss (rank + 1) * (xr + gates_r)"
+        assert of_gates == want, f"{what}: gradient of gates {of_gates}, expected {want}"
+        want = [[float(sum(home + 1 for home in {*row}))] * 5 for row in homes]
+        assert of_x == want, f"{what}: gradient of x {of_x}, expected {want}"
+
+
+def test_each_expert_runs_once_in_the_dtype_of_x(kata, oracle, ranks, seed):
+    world = ranks.world(2)
+    here = 12 // world
+    dtypes = (torch.float16, torch.float64)
+    drawn = [draw(oracle, "uneven, none on one", world, seed, dtype=dtype) for dtype in dtypes]
+    weights = oracle.weights(experts=12, hidden=5, inner=4, seed=seed)
+
+    def run(rank, world):
+        given, found = kata.expert, []
+        for dtype, tokens in zip(dtypes, drawn, strict=True):
+            one, runs = tokens[rank], []
+
+            def counted(x, w_in, w_out, runs=runs):
+                runs.append(len(x))
+                return given(x, w_in, w_out)
+
+            kata.expert = counted
+            mine = [own(w[rank * here : (rank + 1) * here].to(dtype)) for w in weights]
+            with network() as (comm, _):
+                y = kata.moe_ep_forward(own(one.x), own(one.idx), own(one.gates), *mine, comm)
+            found.append((y, sorted(n for n in runs if n)))
+        kata.expert = given
+        return found
+
+    by_rank = ranks(world, run, timeout_s=LIMIT_S)
+    for at, (dtype, tokens) in enumerate(zip(dtypes, drawn, strict=True)):
+        rounded = [w.to(dtype) for w in weights]
+        exact, similar = ranks.alone(
+            lambda tokens=tokens, rounded=rounded, dtype=dtype: [
+                oracle.layer(tokens, *rounded, seed, working)[0]
+                for working in (torch.float64, dtype)
+            ]
+        )
+        rows = Counter(e for one in tokens for e in one.idx.flatten().tolist())
+        for rank, found in enumerate(by_rank):
+            y, runs = found[at]
+            who = f"{dtype}, rank {rank} of {world}"
+            assert y.dtype == dtype, f"{who}: y is {y.dtype}, expected {dtype}"
+            assert_matches(y, exact[rank][0], same_precision=similar[rank][0], name=f"{who}: y")
+            want = sorted(rows[e] for e in range(rank * here, (rank + 1) * here) if rows[e])
+            assert runs == want, f"{who}: experts ran on {runs} rows, expected one run each: {want}"
 
 
 # alone, one other, and four: experts' gradients gather from all
