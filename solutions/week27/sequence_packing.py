@@ -92,10 +92,10 @@ def collate(
             )
     _check_bins(bins, samples, capacity)
     shape = len(bins), capacity
-    input_ids = np.full(shape, PAD, dtype=np.int64)
-    labels = np.full(shape, ignore, dtype=np.int64)
-    position_ids = np.zeros(shape, dtype=np.int64)
-    seq_id = np.full(shape, -1, dtype=np.int64)
+    position_ids = np.empty(shape, dtype=np.int64)  # tails are numbered, too
+    input_ids = np.full_like(position_ids, PAD)
+    labels = np.full_like(position_ids, ignore)
+    seq_id = np.full_like(position_ids, -1)
     ends = [0]
     for row, held in enumerate(bins):
         begin = 0

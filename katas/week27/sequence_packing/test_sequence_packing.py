@@ -110,6 +110,9 @@ def test_dtypes_are_those_of_the_brief(kata):
         check(f"{field}.dtype", getattr(batch, field).dtype, np.dtype(np.int64))
     check("cu_seqlens.dtype", batch.cu_seqlens.dtype, np.dtype(np.int32))
     check("type of max_seqlen", type(batch.max_seqlen), int)
+    long = batch_of(kata, [[0]], [([7, 8], 0)], 70_000)  # not in 16 bits
+    check("cu_seqlens of a long row", long.cu_seqlens.tolist(), [0, 2, 70_000])
+    check("the last position of a long row", int(long.position_ids[0, -1]), 69_997)
 
 
 @st.composite
@@ -132,6 +135,7 @@ def documents(draw):
 @given(documents(), st.sampled_from([-100, -1, 2**33]))
 @example((4, [([1, 2, 3, 4], 0), ([5, 6], 1), ([7, 8], 2)], [[0], [2, 1]]), -100)  # both full
 @example((3, [], [[], []]), -100)
+@example((2, [([2**53 + 1, 2**63 - 1], 0)], [[0]]), -(2**63))  # no floats
 @example((3, [([9], 0)], []), -100)
 def test_each_position_is_of_one_document(kata, oracle, drawn, ignore):
     capacity, samples, bins = drawn
