@@ -94,11 +94,11 @@ def ppo_loss(
     if not mask.any():
         raise ValueError("mask: expected a token that counts, found none")
     for name, width in (("clip", clip), ("vclip", vclip)):
-        if width <= 0:
+        if not width > 0:  # a NaN is not
             raise ValueError(f"{name}: expected more than 0, found {width}")
 
     def real(x: Tensor) -> Tensor:
-        return x[mask].to(torch.promote_types(x.dtype, torch.float32))
+        return x[mask].to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
     log_ratio = real(logp) - real(old_logp.detach())
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -207,7 +207,7 @@ def ppo_train(
         real = adv[mask]
         written = Batch(
             tokens=tokens, mask=mask, old_logp=old_logp, old_values=old_values,
-            adv=(adv - real.mean()) / (real.std(correction=0) + 1e-8), returns=returns,
+            adv=(adv - real.mean()) / real.std(correction=0).clamp(min=1e-8), returns=returns,
         )  # fmt: skip
         stats = ppo_update(policy, optimizer, written, epochs, minibatch, target_kl, generator)
         kl = log_ratio[mask].mean().item()

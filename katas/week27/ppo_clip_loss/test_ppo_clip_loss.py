@@ -140,18 +140,22 @@ def test_ratios_out_of_all_proportion_stay_finite(kata):
     kl = (2 * (large - 1 - 20) + 2 * (small - 1 + 20)) / 4
     close("approx_kl", stats["approx_kl"].item(), kl)
     loss.backward()
-    assert torch.isfinite(given["logp"].grad).all(), f"the gradient is {given['logp'].grad}"
+    close("the gradient of logp", given["logp"].grad, torch.zeros(1, 4))  # flat beyond the limit
+    given["logp"] = torch.full((1, 4), -120.0)
+    _, stats = kata.ppo_loss(**given)
+    close("approx_kl of improbable tokens", stats["approx_kl"], small - 1 + 20)
 
 
 def test_half_precision_is_widened(kata):
-    # 0.1 of a step in 100: float16 has none there
-    given = one_row([1.0, 1.0], [1.0, 3.0])
+    # the second difference is no float16: it has more digits than either of the two
+    given = one_row([1.0, 1.0], [1.0, -3.0])
     given = {name: x.half() if name != "mask" else x for name, x in given.items()}
-    given["logp"] = torch.tensor([[-100.0625, -0.125]], dtype=torch.float16)
-    given["old_logp"] = torch.tensor([[-100.0, -0.0625]], dtype=torch.float16)
+    given["logp"] = torch.tensor([[-100.0625, -0.12347]], dtype=torch.float16)
+    given["old_logp"] = torch.tensor([[-100.0, -2.002]], dtype=torch.float16)
     loss, _ = kata.ppo_loss(**given)
     assert loss.dtype == torch.float32
-    close("the loss", loss.item(), -2 * math.exp(-0.0625))
+    ratios = (given["logp"].double() - given["old_logp"].double()).exp()[0].tolist()
+    close("the loss", loss.item(), (-ratios[0] + 3 * ratios[1]) / 2)
 
 
 def test_entropy_is_rewarded(kata, oracle, seed):
@@ -214,6 +218,8 @@ def test_an_epoch_is_all_rows_in_a_new_order(kata, oracle, one_thread, seed):
 def test_an_update_is_made_of_its_minibatches(kata, oracle, one_thread, seed):
     policies = [oracle.Bigram(seed=seed) for _ in range(2)]
     batch = written(kata, oracle, policies[0], 6, seed)
+    for weight in policies[0].parameters():
+        weight.grad = torch.ones_like(weight)  # of something else
     found = kata.ppo_update(policies[0], adam(policies[0]), batch, epochs=2, minibatch=6)
     optimizer = adam(policies[1])
     for _ in range(2):
@@ -264,11 +270,18 @@ def train(kata, oracle, policy, steps, lr=0.01, ref=None, score=None, **options)
 
 def test_a_step_learns_from_what_was_written(kata, oracle, monkeypatch, one_thread, seed):
     policy, ref = oracle.Bigram(seed=seed), oracle.Bigram(seed=seed + 1).eval()
-    learnt, scored = [], []
+    learnt, scored, drawn = [], [], []
     signature, update = inspect.signature(kata.ppo_update), kata.ppo_update
+    write = policy.sample
+
+    def sample(n, generator):
+        drawn.append(generator)
+        return write(n, generator)
 
     def spy(*args, **kwargs):
-        learnt.append(signature.bind(*args, **kwargs).arguments["batch"])
+        arguments = signature.bind(*args, **kwargs).arguments
+        learnt.append(arguments["batch"])
+        drawn.append(arguments.get("generator"))
         return update(*args, **kwargs)
 
     def score(tokens, mask):
@@ -277,11 +290,15 @@ def test_a_step_learns_from_what_was_written(kata, oracle, monkeypatch, one_thre
 
     monkeypatch.setattr(kata, "ppo_update", spy)
     before = copy.deepcopy(policy)
+    policy.sample = sample
     (found,) = train(
         kata, oracle, policy, 1, ref=ref, score=score, batch=20, beta=0.3, lam=1.0, seed=seed
     )
     ((tokens, mask),) = scored
     (batch,) = learnt
+    assert drawn[0] is drawn[1], "generators: ppo_update got another one than sample"
+    kept = [name for name in kata.Batch.__slots__ if getattr(batch, name).requires_grad]
+    assert kept == [], f"with a gradient in the batch: {kept}, expected none"
     with torch.no_grad():
         logp, ref_logp = before(tokens)[0], ref(tokens)[0]
     log_ratio = (logp - ref_logp).double()
@@ -303,6 +320,15 @@ def test_a_step_learns_from_what_was_written(kata, oracle, monkeypatch, one_thre
     assert torch.allclose(real.double(), gains, atol=1e-3), "advantages, expected whitened ones"
     assert torch.allclose(batch.old_logp[mask], logp[mask], atol=1e-5), "old_logp"
     assert mask.sum() < mask.numel(), "expected sequences that end early"
+
+
+def test_advantages_that_are_all_equal_are_0(kata, oracle, one_thread):
+    policy = oracle.Stateless()
+    mask = torch.arange(oracle.LENGTH).expand(1, -1) == 0  # one token, and no spread
+    policy.sample = lambda n, generator: (torch.zeros(1, oracle.LENGTH, dtype=torch.int64), mask)
+    train(kata, oracle, policy, 1, ref=oracle.Stateless().eval(), batch=1)
+    found = policy.logits.tolist()
+    assert found == [0.0] * len(found), f"logits after a step without advantages: {found}"
 
 
 def test_ratios_begin_at_one_in_every_step(kata, oracle, one_thread):
@@ -368,7 +394,7 @@ def test_what_else_is_refused(kata, oracle):
     given = oracle.draw(3, 4, 0, torch.float32)
     for name, value in (
         ("mask", given["mask"] & False), ("clip", 0.0), ("clip", -0.2), ("vclip", 0.0),
-        ("entropy", torch.zeros(3, 5)),
+        ("vclip", NAN), ("entropy", torch.zeros(3, 5)),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}: "):
             kata.ppo_loss(**{**given, name: value})
