@@ -35,17 +35,9 @@ def py1e_shuffle(
         ValueError: a shard size, `block` or `epoch` is negative; canonical_nodes below 1, or more
             than there are samples. The message begins with the name and a colon.
     """
-    if min(shard_sizes, default=0) < 0:
-        raise ValueError(f"shard_sizes: expected at least 0 each, found {min(shard_sizes)}.")
-    ends = np.cumsum(shard_sizes, dtype=np.int64)
-    n = int(ends[-1]) if len(ends) else 0
-    if not 1 <= canonical_nodes <= n:
-        raise ValueError(f"canonical_nodes: expected 1 to {n}, found {canonical_nodes}.")
-    if block < 0:
-        raise ValueError(f"block: expected at least 0, found {block}.")
-    if epoch < 0:
-        raise ValueError(f"epoch: expected at least 0, found {epoch}.")
-    rows = []
+    ends = _checked_ends(shard_sizes, canonical_nodes, block)
+    _check_epoch(epoch)
+    n, rows = ends[-1], []
     for node in range(canonical_nodes):
         start, stop = node * n // canonical_nodes, (node + 1) * n // canonical_nodes
         inside = ends[(ends > start) & (ends < stop)]
@@ -80,11 +72,12 @@ class ElasticSampler:
         seed: int,
         global_batch: int,
     ) -> None:
-        py1e_shuffle(shard_sizes, canonical_nodes, block, seed, 0)
+        ends = _checked_ends(shard_sizes, canonical_nodes, block)
         if global_batch < 1:
             raise ValueError(f"global_batch: expected at least 1, found {global_batch}.")
         self._canonical_nodes = canonical_nodes
         self._global_batch = global_batch
+        self._length = -(-ends[-1] // canonical_nodes) * canonical_nodes
         self._shuffle = (np.array(shard_sizes, np.int64), canonical_nodes, block, seed)
 
     def epoch_order(self, epoch: int) -> np.ndarray:
@@ -96,7 +89,7 @@ class ElasticSampler:
         """
         rows = py1e_shuffle(*self._shuffle, epoch)
         longest = max(map(len, rows))
-        return np.stack([np.append(row, row[-1:])[:longest] for row in rows], axis=1).reshape(-1)
+        return np.stack([np.append(row, row[-1:])[:longest] for row in rows], axis=1).ravel()
 
     def ids(
         self, epoch: int, nodes: int, ranks_per_node: int, workers: int, skip: int = 0
@@ -114,7 +107,7 @@ class ElasticSampler:
         Raises:
             ValueError: a number is too small or too large, or does not divide as it should.
         """
-        order = self.epoch_order(epoch)
+        _check_epoch(epoch)
         if nodes < 1 or (self._canonical_nodes % nodes and nodes % self._canonical_nodes):
             raise ValueError(
                 f"nodes: expected a divisor or multiple of {self._canonical_nodes}, found {nodes}."
@@ -126,11 +119,12 @@ class ElasticSampler:
             )
         if workers < 1:
             raise ValueError(f"workers: expected at least 1, found {workers}.")
-        left = order[self._checked_skip(skip, order) :]
-        padding = -len(left) % (self._global_batch * workers)
+        self._check_skip(skip)
+        left = self.epoch_order(epoch)[skip:]
+        batches = -(-len(left) // (self._global_batch * workers))
         batch = self._global_batch // (nodes * ranks_per_node)
-        dealt = np.append(left, np.full(padding, PADDING, np.int64))
-        dealt = dealt.reshape(-1, workers, batch, ranks_per_node, nodes)
+        dealt = np.full((batches, workers, batch, ranks_per_node, nodes), PADDING)
+        dealt.flat[: len(left)] = left
         return dealt.transpose(4, 3, 1, 0, 2)
 
     def state_dict(self, epoch: int, batches: int, skip: int = 0) -> dict[str, int | str]:
@@ -140,8 +134,9 @@ class ElasticSampler:
         Raises:
             ValueError: there is no such place.
         """
-        order = self.epoch_order(epoch)
-        last = -(-(len(order) - self._checked_skip(skip, order)) // self._global_batch)
+        _check_epoch(epoch)
+        self._check_skip(skip)
+        last = -(-(self._length - skip) // self._global_batch)
         if not 0 <= batches <= last:
             raise ValueError(f"batches: expected 0 to {last}, found {batches}.")
         state = {"epoch": epoch, "skip": skip + batches * self._global_batch}
@@ -163,12 +158,28 @@ class ElasticSampler:
         epoch = state["epoch"]
         return epoch, self.ids(epoch, nodes, ranks_per_node, workers, state["skip"])
 
-    def _checked_skip(self, skip: int, order: np.ndarray) -> int:
-        if not 0 <= skip < len(order):
-            raise ValueError(f"skip: expected 0 to {len(order) - 1}, found {skip}.")
-        return skip
+    def _check_skip(self, skip: int) -> None:
+        if not 0 <= skip < self._length:
+            raise ValueError(f"skip: expected 0 to {self._length - 1}, found {skip}.")
 
     def _fingerprint(self) -> str:
         sizes, canonical_nodes, block, seed = self._shuffle
         described = f"{sizes.tolist()} {canonical_nodes} {float(block)} {seed}"
         return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _checked_ends(shard_sizes: Sequence[int], canonical_nodes: int, block: float) -> np.ndarray:
+    """Return how many samples there are up to the end of each shard."""
+    sizes = np.array(shard_sizes, np.int64)
+    if (sizes < 0).any():
+        raise ValueError(f"shard_sizes: expected at least 0 each, found {sizes.min()}.")
+    if not 1 <= canonical_nodes <= sizes.sum():
+        raise ValueError(f"canonical_nodes: expected 1 to {sizes.sum()}, found {canonical_nodes}.")
+    if block < 0:
+        raise ValueError(f"block: expected at least 0, found {block}.")
+    return np.cumsum(sizes)
+
+
+def _check_epoch(epoch: int) -> None:
+    if epoch < 0:
+        raise ValueError(f"epoch: expected at least 0, found {epoch}.")

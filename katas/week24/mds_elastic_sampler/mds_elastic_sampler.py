@@ -34,7 +34,8 @@ def py1e_shuffle(
         ValueError: a shard size, `block` or `epoch` is negative; canonical_nodes below 1, or more
             than there are samples. The message begins with the name and a colon.
     """
-    # TODO(kata): check; for each node cut, shuffle the parts, move the samples (about 20 lines)
+    # TODO(kata): check; for each node cut, shuffle the parts, move the samples (about 25 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -61,7 +62,7 @@ class ElasticSampler:
         seed: int,
         global_batch: int,
     ) -> None:
-        raise NotImplementedError  # TODO(kata): check, keep (about 6 lines)
+        raise NotImplementedError  # TODO(kata): check, keep (about 7 lines)
 
     def epoch_order(self, epoch: int) -> np.ndarray:
         """
@@ -98,7 +99,7 @@ class ElasticSampler:
         Raises:
             ValueError: there is no such place.
         """
-        # TODO(kata): where the run stands, and of which order (about 10 lines with helpers)
+        # TODO(kata): where the run stands, and of which order (about 15 lines with helpers)
         raise NotImplementedError
 
     def resume(

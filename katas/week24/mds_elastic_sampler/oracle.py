@@ -4,7 +4,8 @@ import random
 from itertools import product
 
 # sizes of shards, canonical nodes, block: a border within a shard, on one, empty shards, fewer
-# shards than nodes, rows of different lengths, no window, one that holds everything
+# shards than nodes, rows of different lengths, no window, one that holds everything, one of a place
+# and most of another
 SHUFFLES = [
     ([7, 5, 9, 3, 8, 4], 4, 3.0),
     ([4, 4, 4, 4], 2, 2),
@@ -14,6 +15,7 @@ SHUFFLES = [
     ([1, 1, 1, 1, 1], 5, 100),
     ([10, 11], 8, 1e6),
     ([3, 3, 3, 3, 3, 3, 3], 2, 0),
+    ([40], 1, 1.9),
 ]
 
 

@@ -32,7 +32,7 @@ def global_batches(ids):
 # ---- the order -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("at", range(9))
 def test_rows_are_shards_shuffled_and_samples_moved(kata, oracle, at, seed):
     sizes, canonical_nodes, block = oracle.SHUFFLES[at]
     for epoch in range(3):
@@ -53,7 +53,7 @@ def test_rows_of_sizes_in_an_array(kata, oracle, seed):
         assert [row.tolist() for row in found] == expected, f"sizes {given!r}"
 
 
-@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("at", range(9))
 def test_order_takes_from_canonical_nodes_in_turn(kata, oracle, at):
     sizes, canonical_nodes, block = oracle.SHUFFLES[at]
     found = sampler(kata, sizes, canonical_nodes, block, 5).epoch_order(2)
@@ -96,8 +96,8 @@ def test_what_is_returned_may_be_changed(kata):
 
 @pytest.mark.parametrize(
     ("sizes", "global_batch"),
-    [([24, 24], 24), ([49], 24), ([4], 24), (SIZES, 8), ([9, 9, 9], 12)],
-    ids=["exact", "one more", "fewer than ranks", "47 in eights", "27 in twelves"],
+    [([24, 24], 24), ([49], 24), ([4], 24), (SIZES, 8), ([9, 9, 9], 12), ([3, 4], 1)],
+    ids=["exact", "one more", "fewer than ranks", "47 in eights", "27 in twelves", "one by one"],
 )
 def test_each_worker_is_dealt_its_batches(kata, oracle, sizes, global_batch):
     one = sampler(kata, sizes, global_batch=global_batch)
@@ -207,6 +207,20 @@ def test_a_state_of_another_order_is_refused(kata):
     for other in ({"sizes": swapped}, {"canonical_nodes": 2}, {"block": 7}, {"seed": 4}):
         with pytest.raises(ValueError, match="^state: "):
             sampler(kata, **other).resume(state, 1, 1, 1)
+    for sizes, others in (([1, 11, 5], [11, 1, 5]), ([3, 0, 2], [3, 2]), ([3, 2], [3, 2, 0])):
+        state = sampler(kata, sizes).state_dict(0, 0)
+        with pytest.raises(ValueError, match="^state: "):
+            sampler(kata, others).resume(state, 1, 1, 1)
+
+
+def test_a_state_is_good_in_another_process(kata, monkeypatch):
+    found = []
+    for salt in (1, 2):  # as each process has its own
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.hash", lambda _, salt=salt: salt)
+            state = found[0] if found else sampler(kata).state_dict(0, 1)
+            sampler(kata).resume(state, 1, 1, 1)
+            found.append(state)
 
 
 # ---- costs ---------------------------------------------------------------------------------
