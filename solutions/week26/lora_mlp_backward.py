@@ -52,21 +52,21 @@ class _LoraMlp(torch.autograd.Function):
         x, e, g, *adapters = ctx.saved_tensors
         gate, up, down = _loras(ctx.frozen, adapters)
         for_x, _, *wanted = ctx.needs_input_grad
-        of_gate, of_up, of_down = wanted[:2], wanted[2:4], wanted[4:]
-        deeper = for_x or any(of_gate) or any(of_up)
-        h = F.silu(e).mul_(g) if any(of_down) else None
-        dh, *of_down = _backward(h, dy, down, of_down, deeper)
+        for_gate, for_up, for_down = wanted[::2]  # a and b alike
+        deeper = for_x or for_gate or for_up
+        h = F.silu(e).mul_(g) if for_down else None
+        dh, *of_down = _backward(h, dy, down, for_down, deeper)
         del h
         if not deeper:
             return (None, None, None, None, None, None, *of_down)
         # two buffers as large as e for all that follows; e and g may be read again
         buffer = torch.sigmoid(e).mul_(e).mul_(dh)
-        dx, *of_up = _backward(x, buffer, up, of_up, for_x)
-        if for_x or any(of_gate):
+        dx, *of_up = _backward(x, buffer, up, for_up, for_x)
+        if for_x or for_gate:
             torch.sigmoid(e, out=buffer)
             dh.mul_(g).mul_(buffer)
             dh.mul_(buffer.neg_().add_(1).mul_(e).add_(1))
-        dx, *of_gate = _backward(x, dh, gate, of_gate, for_x, dx)
+        dx, *of_gate = _backward(x, dh, gate, for_gate, for_x, dx)
         return (dx, None, *of_gate, *of_up, *of_down)
 
 
@@ -90,11 +90,12 @@ class _LoraQkv(torch.autograd.Function):
         x, *adapters = ctx.saved_tensors
         for_x, _, *wanted = ctx.needs_input_grad
         dx, grads = None, []
-        for at, (lora, dy) in enumerate(zip(_loras(ctx.frozen, adapters), douts, strict=True)):
+        loras = _loras(ctx.frozen, adapters)
+        for lora, dy, for_lora in zip(loras, douts, wanted[::2], strict=True):
             if dy is None:  # this output was not used
                 grads += [None, None]
                 continue
-            dx, *own = _backward(x, dy, lora, wanted[2 * at : 2 * at + 2], for_x, dx)
+            dx, *own = _backward(x, dy, lora, for_lora, for_x, dx)
             grads += own
         return (dx, None, *grads)
 
@@ -185,15 +186,16 @@ def _backward(
     x: Tensor | None,
     dy: Tensor,
     lora: Lora,
-    wanted: list[bool],
+    for_lora: bool,
     for_x: bool,
     dx: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Add the gradient of x to `dx`, if it is wanted; return it, and those of a and b."""
-    for_a, for_b = wanted
-    p = dy @ lora.b if for_a or for_x else None  # [t, r]
-    da = (p.t() @ x).mul_(lora.s) if for_a else None
-    db = (dy.t() @ (x @ lora.a.t())).mul_(lora.s) if for_b else None
+    da = db = None
+    p = dy @ lora.b if for_lora or for_x else None  # [t, r]
+    if for_lora:
+        da = (p.t() @ x).mul_(lora.s)
+        db = (dy.t() @ (x @ lora.a.t())).mul_(lora.s)
     if for_x:
         w = _dense(lora.w)
         dx = dy @ w if dx is None else dx.addmm_(dy, w)

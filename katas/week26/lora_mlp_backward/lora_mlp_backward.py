@@ -57,7 +57,7 @@ def lora_qkv(
     Raises:
         ValueError: as `lora_mlp`, of `q`, `k` or `v`.
     """
-    # TODO(kata): the same, three times from one input (about 25 lines with helpers)
+    # TODO(kata): the same, three times from one input (about 30 lines with helpers)
     raise NotImplementedError
 
 
