@@ -245,10 +245,12 @@ class _Code:
         found, seen, todo = set(), set(), [at]
         while todo:
             here = todo.pop()
+            if here in seen:
+                continue
+            seen.add(here)
             if self.names[here] == "BAR":
                 found.add(here)
-            elif here not in seen:
-                seen.add(here)
+            else:
                 todo += self.before[here]
         return found
 
@@ -272,7 +274,7 @@ def _name(instr: Instr) -> str:
     return instr.op.split(".")[0]
 
 
-def _written(instr: Instr) -> frozenset[str]:
+def _written(instr: Instr) -> set[str]:
     """All registers of the destinations: wide results are in registers that follow."""
     parts = instr.op.split(".")
     count = 1
@@ -289,4 +291,4 @@ def _written(instr: Instr) -> frozenset[str]:
         kind, number = re.fullmatch(r"([A-Z]+)(\d+)", dest).groups()
         wide = count if kind.endswith("R") else 1
         registers |= {f"{kind}{int(number) + at}" for at in range(wide)}
-    return frozenset(registers)
+    return registers

@@ -156,13 +156,32 @@ def test_producers_of_a_register(blamed, producer, register, reason):
 
 def test_register_past_the_result_is_somebody_elses(blamed):
     found = blamed(
-        "LDG.E.128 R4, desc[UR4][R2.64]",
-        "LDG.E R8, desc[UR4][R2.64]",
         "LDG.E.64 R10, desc[UR4][R2.64]",
+        "LDG.E R8, desc[UR4][R2.64]",
+        "LDG.E.128 R4, desc[UR4][R2.64]",
         ("MOV R20, R8", {"long_sb": 1}),
         ("MOV R20, R12", {"long_sb": 2}),
     )
     assert found == {1: {"long_sb": 1}, 4: {"long_sb": 2}}
+
+
+def test_a_product_has_half_as_many_registers_as_columns(blamed):
+    found = blamed(
+        "LDG.E R87, desc[UR4][R2.64]",
+        "LDG.E R88, desc[UR4][R2.64]",
+        "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR12].tnspB, R24",
+        ("FFMA R2, R87, R88, R2", {"long_sb": 5}),
+    )
+    assert found == {1: {"long_sb": 5}}
+
+
+def test_a_predicate_is_never_wide(blamed):
+    found = blamed(
+        "SHFL.BFLY P1, R9, R15, 0x10, 0x1f",
+        "ATOMG.E.EXCH.64.STRONG.GPU P0, R4, desc[UR4][R2.64], R6",
+        ("@P1 MOV R20, R21", {"short_sb": 5}),
+    )
+    assert found == {0: {"short_sb": 5}}
 
 
 @pytest.mark.parametrize(
@@ -407,6 +426,17 @@ def test_barrier_is_shown_behind_the_barrier(blamed):
         ("NOP", {"barrier": 1}),
     )
     assert found == {0: {"barrier": 3}, 2: {"barrier": 3}, 5: {"barrier": 6}}
+
+
+def test_barrier_before_a_loop_is_found_behind_it(blamed):
+    found = blamed(
+        "BAR.SYNC.DEFER_BLOCKING 0x0",
+        "NOP",
+        ("MOV R4, R5", {"barrier": 6}),
+        "@P0 BRA 1",
+        "EXIT",
+    )
+    assert found == {0: {"barrier": 6}}
 
 
 def test_full_queue_is_everybodys_in_the_block(blamed):

@@ -331,6 +331,7 @@ def test_what_makes_no_sense_is_refused(kata):
     for name, queries, keys, scale in (
         ("q: .*rows", torch.ones(1, 3, 4, 8), torch.ones(1, 3, 3, 8), None),
         ("q: .*heads", q, torch.ones(1, 2, 3, 8), -1.0),
+        ("q: .*heads", torch.ones(1, 2, 6, 8), torch.ones(1, 2, 4, 8), None),
         ("scale: ", q, k, 0.0),
         ("scale: ", q, k, float("nan")),
     ):
@@ -345,6 +346,8 @@ def test_what_makes_no_sense_is_refused(kata):
         kata.zigzag_positions(6, 1, 2)
     with pytest.raises(ValueError, match="^shards: "):
         kata.zigzag_unshard([torch.ones(3, 2), torch.ones(3, 2)], 0)
+    with pytest.raises(ValueError, match="^shards: "):
+        kata.zigzag_unshard([torch.ones(4, 2), torch.ones(3, 2)], 0)
 
 
 def test_on_gpus_it_is_faster_than_parts_in_a_row(kata, oracle, device, ranks):
