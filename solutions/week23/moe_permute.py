@@ -38,12 +38,11 @@ def permute_map(
         raise ValueError(f"idx: expected 2-D int32 or int64, found {idx.dtype} {tuple(idx.shape)}")
     if ((idx < 0) | (idx >= num_experts)).any():
         raise ValueError(f"idx: expected experts 0 to {num_experts - 1}, found others")
-    experts, order = idx.flatten().sort(stable=True)
+    experts = idx.flatten()
+    order = experts.argsort(stable=True)
     rows = torch.arange(len(order), dtype=torch.int32, device=idx.device)
     pos = torch.empty_like(rows).scatter_(0, order, rows).view(idx.shape)
-    ends = torch.arange(1, num_experts + 1, dtype=idx.dtype, device=idx.device)
-    ends = torch.searchsorted(experts, ends, out_int32=True)
-    return pos, ends.diff(prepend=ends.new_zeros(1))
+    return pos, experts.bincount(minlength=num_experts).to(torch.int32)
 
 
 @triton.jit

@@ -37,7 +37,7 @@ def assert_mapped(kata, idx, num_experts):
 @settings(max_examples=20)
 @given(
     tokens=st.integers(0, 12),
-    k=st.integers(1, 4),
+    k=st.integers(0, 4),
     experts=st.integers(1, 6),
     dtype=st.sampled_from([torch.int32, torch.int64]),
 )
@@ -66,12 +66,13 @@ def test_choices_in_any_layout(kata, device):
     assert_mapped(kata, idx[:, ::2], 4)
 
 
-@pytest.mark.parametrize("bad", [-1, 4, 2**31], ids=str)
+@pytest.mark.parametrize("bad", [-1, 4, 2**31, 2**32], ids=str)
 def test_experts_that_are_not_there_are_refused(kata, device, bad):
     idx = torch.zeros(3, 2, dtype=torch.int64, device=device)
     idx[2, 1] = bad
     with pytest.raises(ValueError, match="^idx: "):
         kata.permute_map(idx, 4)
+    assert idx.tolist() == [[0, 0], [0, 0], [0, bad]], "a refused idx: expected it as it was"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,14 @@ def test_columns_may_lie_past_31_bits(kata, device):
     want = [[8.0, 16.0, 32.0], [1.0, 2.0, 4.0]]
     assert kata.moe_permute(far, pos).tolist() == want
     assert kata.moe_unpermute(far, pos, torch.ones(2, 1, device=device)).tolist() == want
+
+
+def test_rows_longer_than_a_tile_may_be(kata, device):
+    x = torch.arange(2**20 + 1, device=device)[None].float()
+    pos = torch.zeros(1, 1, dtype=torch.int32, device=device)
+    assert torch.equal(kata.moe_permute(x, pos), x), "2^20 + 1 columns: expected the row"
+    found = kata.moe_unpermute(x, pos, torch.ones(1, 1, device=device))
+    assert torch.equal(found, x), "2^20 + 1 columns, a gate of 1: expected the row"
 
 
 def test_there_and_back(kata, oracle, device, seed):
