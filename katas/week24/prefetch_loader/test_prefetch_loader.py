@@ -1,11 +1,14 @@
 """Order, overlap and bounds by counting; errors and leavers leave nothing; a virtual clock."""
 
+import gc
 import itertools
 import threading
 import time
 from fractions import Fraction
 
 import pytest
+
+pytestmark = pytest.mark.timeout(15)  # who waits for what never comes is told so, in each test
 
 # ---- a pipeline ----------------------------------------------------------------------------
 
@@ -83,7 +86,7 @@ def test_depth_items_are_fetched_while_one_is_used(kata, oracle, workers, depth)
 
 def test_indices_are_not_read_further_than_needed(kata, oracle):
     read = []
-    source = (read.append(index) or index for index in itertools.count())
+    source = (read.append(index) or index for index in range(1000))
     with kata.PrefetchLoader(oracle.Fetch(), source, 2, 3) as loader:
         found = list(itertools.islice(loader, 5))
     assert found == [0, 1, 4, 9, 16]
@@ -94,9 +97,10 @@ def test_nothing_is_fetched_before_the_first_item_is_asked_for(kata, oracle):
     fetch = oracle.Fetch()
     before = threading.enumerate()
     with kata.PrefetchLoader(fetch, range(5), 2, 2) as loader:
-        iter(loader)
+        epoch = iter(loader)
         time.sleep(0.005)
-        assert fetch.begun == []
+        assert (fetch.begun, oracle.others(before)) == ([], [])
+    assert list(epoch) == []
     assert oracle.others(before) == []
 
 
@@ -172,9 +176,23 @@ def test_an_error_of_the_indices_leaves_no_thread(kata, oracle):
         yield from (0, 1, 2)
         raise OSError("the list of files is gone")
 
+    found, epoch = [], iter(kata.PrefetchLoader(oracle.Fetch(), indices(), 2, 2))
     with pytest.raises(OSError, match="list of files"):
-        list(kata.PrefetchLoader(oracle.Fetch(), indices(), 2, 2))
+        found.extend(epoch)  # what comes before the error stays
+    assert found == [0], f"0, 1, 2, an error; depth 2: expected [0] before the error, found {found}"
     assert oracle.others(before) == []
+
+
+def test_who_breaks_off_leaves_no_thread(kata, oracle):
+    before = threading.enumerate()
+    loader = kata.PrefetchLoader(oracle.Fetch(), range(100), 2, 3)
+    for item in loader:
+        assert item == 0
+        break
+    gc.collect()
+    left = oracle.others(before)
+    assert left == [], f"a for loop was left by break: expected no thread, found {left}"
+    assert list(loader)[:3] == [0, 1, 4]
 
 
 def test_no_thread_is_left_when_all_items_have_come(kata, oracle):
