@@ -72,7 +72,7 @@ def reduce_step(params: Sequence[Tensor], loss: Float[Tensor, ""], comm: Collect
     grads = [param.grad for param in params if _counts(param)]
     # squares of 1e20 pass the end of float32, though they are as good as any
     norms = torch._foreach_norm(grads, 2, dtype=torch.float64) if grads else [loss.new_zeros(())]
-    sums = torch.stack([loss.double(), torch.stack(norms).double().square().sum()])
+    sums = torch.stack([loss.double(), torch.stack(norms).square().sum()])
     comm.all_reduce(sums).wait()
     return Health(sums[0] / comm.world, sums[1].sqrt())
 
@@ -90,16 +90,14 @@ def guarded_step(
     fine = health.loss.isfinite() & health.norm.isfinite()
     state.steps.add_(fine)
     clip = max_norm / health.norm.clamp_min(max_norm)
-    first_known, second_known = (1 - beta ** state.steps.double() for beta in (BETA1, BETA2))
+    first_known, second_known = (1 - beta**state.steps for beta in (BETA1, BETA2))
     for param, first, second in zip(params, state.exp_avg, state.exp_avg_sq, strict=True):
         if not _counts(param):
             continue
-        # as 0-d tensors of the parameter's own dtype, which promote nothing
-        by, one, two = (x.to(param.dtype) for x in (clip, first_known, second_known))
-        grad = param.grad * by
+        grad = param.grad * clip  # without axes, so it promotes nothing
         new_first = BETA1 * first + (1 - BETA1) * grad
         new_second = BETA2 * second + (1 - BETA2) * grad.square()
-        moved = param - lr * (new_first / one) / ((new_second / two).sqrt() + EPS)
+        moved = param - lr * (new_first / first_known) / ((new_second / second_known).sqrt() + EPS)
         # not fine * update: 0 times NaN is NaN
         for old, new in ((param, moved), (first, new_first), (second, new_second)):
             old.copy_(torch.where(fine, new, old))

@@ -16,11 +16,13 @@ NAN, INF = math.nan, math.inf
 
 
 class Alone:
-    """The ranks of a job that has one."""
+    """The ranks of a job that has one, or several that all have the same."""
 
-    rank, world = 0, 1
+    def __init__(self, world=1):
+        self.rank, self.world = 0, world
 
     def all_reduce(self, tensor):
+        tensor.mul_(self.world)
         return self
 
     def wait(self):
@@ -152,6 +154,54 @@ def test_by_hand(kata):
     assert state.exp_avg[0].tolist() == pytest.approx([0.354, 0.472], rel=1e-6)
 
 
+def test_small_gradients_by_hand(kata):
+    param = torch.zeros(2).requires_grad_()
+    param.grad = torch.tensor([3e-8, 4e-8])
+    state = kata.AdamState.of([param], param.device)
+    health = kata.reduce_step([param], torch.tensor(2.5), Alone())
+    # clipped to (0.6e-8, 0.8e-8), beside which the epsilon of 1e-8 is not small
+    result = kata.guarded_step([param], state, health, lr=-1.0, max_norm=1e-8)
+    assert param.tolist() == pytest.approx([0.6 / 1.6, 0.8 / 1.8], rel=1e-5)
+    assert result is None
+
+
+def test_the_mean_of_losses_is_that_of_float64(kata):
+    loss = torch.tensor(0.1)  # in float32 a third of it is rounded
+    torch.use_deterministic_algorithms(True)  # so that memory nobody has written to holds NaN
+    try:
+        health = kata.reduce_step([], loss, Alone(3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert health.loss.item() == pytest.approx(loss.item(), rel=1e-14)
+    assert health.norm.item() == 0.0
+
+
+def test_a_skipped_step_keeps_the_sign_of_zero(kata):
+    param = torch.tensor([-0.0, 0.0, 1.0]).requires_grad_()
+    param.grad = torch.full((3,), NAN)
+    state = kata.AdamState.of([param], param.device)
+    for one in (*state.exp_avg, *state.exp_avg_sq):
+        one.copy_(param.detach())
+    health = kata.reduce_step([param], torch.tensor(1.0), Alone())
+    kata.guarded_step([param], state, health, lr=1.0, max_norm=1.0)
+    kept = {"param": param, "exp_avg": state.exp_avg[0], "exp_avg_sq": state.exp_avg_sq[0]}
+    for name, one in kept.items():
+        found = str(one.tolist())
+        assert found == "[-0.0, 0.0, 1.0]", f"{name} after a skipped step: {found}"
+
+
+def test_everything_changes_in_place(kata):
+    param = torch.ones(3).requires_grad_()
+    param.grad = torch.ones(3)
+    state = kata.AdamState.of([param], param.device)
+    steps, first, second = state.steps, state.exp_avg[0], state.exp_avg_sq[0]
+    health = kata.reduce_step([param], torch.tensor(1.0), Alone())
+    kata.guarded_step([param], state, health, lr=1.0, max_norm=9.0)
+    found = steps.item(), *first.tolist(), *second.tolist()
+    expected = pytest.approx([1, *[0.1] * 3, *[0.05] * 3])
+    assert found == expected, "steps and moments, in the tensors that the state had before"
+
+
 def test_gradients_of_zero_move_nothing(kata):
     param = torch.ones(3).requires_grad_()
     param.grad = torch.zeros(3)
@@ -164,13 +214,16 @@ def test_gradients_of_zero_move_nothing(kata):
 def test_the_check_is_not_made_parameter_by_parameter(kata):
     found = []
     for count in (2, 40):
-        params = [torch.ones(3).requires_grad_() for _ in range(count)]
+        params = [torch.ones(2, 3).requires_grad_() for _ in range(count)]
         for param in params:
             param.grad = torch.ones_like(param)
         with dispatch_meter() as counted:
             kata.reduce_step(params, torch.tensor(1.0), Alone())
         found.append(sum(counted.calls.values()))
-    assert found[0] == found[1], f"operators of reduce_step for 2 and for 40 parameters: {found}"
+    assert found[0] == found[1], (
+        f"reduce_step launches {found[0]} operators, views included, for 2 matrices, and "
+        f"{found[1]} for 40, expected as many"
+    )
 
 
 # ---- losses ------------------------------------------------------------------------------------
@@ -207,32 +260,43 @@ def test_a_spike_is_as_many_high_losses_as_patience_asks_for(kata):
     found = judged(kata, FLAT + [3.0, 3.0, 3.0])
     assert found == [(22, 15, 12)]
     found = judged(kata, FLAT + [3.0, 3.0, 2.0, 3.0, 3.0, 2.0, 3.0, 3.0])
-    assert found == [], "two high losses, one good one, twice"
+    assert found == [], f"two high losses, one good one, twice: {found}, expected none"
     found = judged(kata, FLAT + [3.0, 3.0, 3.0], patience=1)
-    assert found == [(20, 15, 14), (15, 10, 14), (10, 5, 14)], "a patience of 1"
+    assert found == [(20, 15, 14), (15, 10, 14), (10, 5, 14)], f"a patience of 1: {found}"
+
+
+def shown(loss, before, found, high):
+    want = "a rollback" if high else "none"
+    return f"a loss of {loss} after {before}: (step, to_step, skip) {found}, expected {want}"
 
 
 def test_what_is_high(kata):
     for loss, high in ((2.86, False), (2.87, True)):  # 2.125 + 0.7413
         found = judged(kata, [*FLAT, loss], patience=1)
-        assert bool(found) == high, f"{loss} after losses of 2 and 2.25, a k of 4: {found}"
+        assert bool(found) == high, shown(loss, "losses of 2 and 2.25, k = 4", found, high)
     # equal losses have no deviation: what counts is the rise, and to be as much above is not high
     for loss, high in ((2.25, False), (2.25 + 2**-20, True), (-9.0, False)):
         found = judged(kata, [2.0] * 12 + [loss], patience=1)
-        assert bool(found) == high, f"{loss} after losses of 2, a rise of 0.25: {found}"
+        assert bool(found) == high, shown(loss, "losses of 2, rise = 0.25", found, high)
     # a median of 1.5, and a deviation of 1.4826 · 0.5
     for loss, high in ((2.2, False), (2.3, True)):
         found = judged(kata, [1.0] * 4 + [2.0] * 4 + [loss], patience=1, k=1.0)
-        assert bool(found) == high, f"{loss} after four losses of 1 and four of 2, k = 1: {found}"
+        assert bool(found) == high, shown(loss, "four losses of 1, four of 2, k = 1", found, high)
+    # a median of 4.5; the distances in the middle are 1.5 and 2.5, so that 4.5 + 1.4826 · 2 counts
+    for loss, high in ((7.4, False), (7.5, True)):
+        found = judged(kata, [*map(float, range(1, 9)), loss], patience=1, k=1.0)
+        assert bool(found) == high, shown(loss, "1, 2 … 8, k = 1", found, high)
 
 
 def test_what_is_not_finite_is_high_from_the_first_step_on(kata):
     for loss, norm in ((NAN, 1.0), (INF, 1.0), (-INF, 1.0), (2.0, NAN), (2.0, INF)):
         losses, norms = [2.0, loss, loss, loss], [1.0, norm, norm, norm]
-        assert judged(kata, losses, norms) == [(3, 0, 16)], f"losses {losses}, norms {norms}"
+        found = judged(kata, losses, norms)
+        assert found == [(3, 0, 16)], f"losses {losses}, norms {norms}: {found}"
         # and is nothing to compare with later
         losses, norms = [loss, *[2.0] * 8, 2.5], [norm, *[1.0] * 9]
-        assert judged(kata, losses, norms, patience=1)[1:] == [(8, 0, 11)], (losses, norms)
+        found = judged(kata, losses, norms, patience=1)[1:]
+        assert found == [(8, 0, 11)], f"losses {losses}, norms {norms}: after the first {found}"
 
 
 def test_norms_beyond_float32_are_finite(kata):
@@ -255,9 +319,11 @@ def test_high_losses_do_not_become_the_measure(kata):
 
 def test_only_the_last_losses_are_the_measure(kata):
     slow = [2.0 + at / 64 for at in range(300)]
-    assert judged(kata, slow) == [], "a rise by 1/64 each step"
+    found = judged(kata, slow)
+    assert found == [], f"losses that rise by 1/64 each step: {found}, expected none"
     falling = [9.0, 9.5] * 10 + [4.0, 4.25] * 4
-    assert judged(kata, falling + [5.0] * 3) == [(30, 20, 9)], "5 is high where 4 has become usual"
+    found = judged(kata, falling + [5.0] * 3)
+    assert found == [(30, 20, 9)], f"{falling[-8:]} and three of 5: {found}, expected (30, 20, 9)"
 
 
 def test_looks_are_as_far_apart_as_every_says(kata):
@@ -288,6 +354,12 @@ def test_what_is_forgotten_is_no_measure(kata):
     feed(kata, guard, FLAT + [3.0] * 2)
     guard.forget()
     assert feed(kata, guard, [NAN] * 2, step=22) == [], "two high ones before, two after"
+    assert feed(kata, guard, [NAN], step=24) == [(24, 15, 10)], "the third since then"
+    # but not at which step the run is
+    guard.forget()
+    with pytest.raises(ValueError, match="^step: "):
+        guard.update(25, health(kata, 2.0))
+    assert guard.update(15, health(kata, 2.0)) is None
 
 
 def test_any_trace_is_judged_as_the_rules_say(kata, oracle, seed):
