@@ -1,4 +1,6 @@
 """Kata week26/paged_optimizer: Adam's moments in host memory, a budget of pages on the device.
+
+A step goes through all pages once; the memory that is passed in counts the copies.
 """
 
 from collections.abc import Iterable
