@@ -29,16 +29,16 @@ def bt_loss(
     """
     if not len(r_chosen):
         raise ValueError("r_chosen: expected one pair or more, found none")
-    _check_shape("r_rejected", r_rejected, r_chosen)
+    _check(r_chosen.shape, r_rejected=r_rejected)
     if center_coef < 0:
         raise ValueError(f"center_coef: expected 0 or more, found {center_coef}")
-    chosen, rejected = _wide(r_chosen), _wide(r_rejected)
-    gap = chosen - rejected
+    chosen = _wide(r_chosen)  # and with it whatever it meets
+    gap = chosen - r_rejected
     accuracy = torch.heaviside(gap.detach(), gap.new_tensor(0.5)).mean()
     if margin is not None:
-        _check_shape("margin", margin, r_chosen)
-        gap = gap - _wide(margin)
-    loss = -F.logsigmoid(gap).mean() + center_coef * (chosen + rejected).square().mean()
+        _check(r_chosen.shape, margin=margin)
+        gap = gap - margin
+    loss = -F.logsigmoid(gap).mean() + center_coef * (chosen + r_rejected).square().mean()
     return loss, accuracy
 
 
@@ -55,8 +55,7 @@ def kwise_loss(
         ValueError: `ranks` or `prompt_id` has another shape than `rewards`, or there is no pair at
             all (`ranks`). The message begins with the argument's name.
     """
-    _check_shape("ranks", ranks, rewards)
-    _check_shape("prompt_id", prompt_id, rewards)
+    _check(rewards.shape, ranks=ranks, prompt_id=prompt_id)
     same = prompt_id[:, None] == prompt_id
     better, worse = (same & (ranks[:, None] < ranks)).nonzero(as_tuple=True)
     if not len(better):
@@ -82,7 +81,7 @@ def last_token_reward(
     """
     if head.shape != hidden.shape[2:]:
         raise ValueError(f"head: expected {hidden.shape[2]} numbers, found shape {[*head.shape]}")
-    _check_shape("mask", mask, hidden[:, :, 0])
+    _check(hidden.shape[:2], mask=mask)
     if not mask.any(1).all():
         raise ValueError("mask: expected a token in each row, found a row without")
     positions = torch.arange(mask.shape[1], device=mask.device)
@@ -123,8 +122,7 @@ def prm_loss(
 
     Source: Lightman et al. 2023 (Let's Verify Step by Step).
     """
-    _check_shape("step_mask", step_mask, logits)
-    _check_shape("labels", labels, logits)
+    _check(logits.shape, step_mask=step_mask, labels=labels)
     if not step_mask.any():
         raise ValueError("step_mask: expected one step or more, found none")
     right = labels[step_mask]
@@ -146,7 +144,7 @@ def prm_score(
         ValueError: `step_mask` has another shape than `logits`, or a row without steps; `how` is
             not "min", "prod" or "last". The message begins with the argument's name.
     """
-    _check_shape("step_mask", step_mask, logits)
+    _check(logits.shape, step_mask=step_mask)
     if not step_mask.any(1).all():
         raise ValueError("step_mask: expected a step in each row, found a row without")
     log_p = F.logsigmoid(_wide(logits))
@@ -156,7 +154,7 @@ def prm_score(
         return log_p.masked_fill(~step_mask, 0).sum(1)
     if how == "last":
         last = (torch.arange(logits.shape[1], device=logits.device) * step_mask).amax(1)
-        return log_p.gather(1, last[:, None])[:, 0]
+        return log_p.gather(1, last[:, None]).flatten()
     raise ValueError(f"how: expected min, prod or last, found {how!r}")
 
 
@@ -164,6 +162,7 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _check_shape(name: str, given: Tensor, like: Tensor) -> None:
-    if given.shape != like.shape:
-        raise ValueError(f"{name}: expected shape {[*like.shape]}, found {[*given.shape]}")
+def _check(shape: torch.Size, **given: Tensor) -> None:
+    for name, one in given.items():
+        if one.shape != shape:
+            raise ValueError(f"{name}: expected shape {[*shape]}, found {[*one.shape]}")

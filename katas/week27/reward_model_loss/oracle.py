@@ -104,10 +104,13 @@ def masks(b, t, side, generator):
 
 
 def make_inputs_last_token_reward(*, b, t, d, side, dtype, device, seed):
+    """Hidden states lean towards the head, so that no reward is what is left of a sum."""
     generator = torch.Generator().manual_seed(seed)
+    head = torch.randn(d, generator=generator)
+    hidden = torch.randn(b, t, d, generator=generator) + 2 * head.sign()
     return {
-        "hidden": torch.randn(b, t, d, generator=generator).to(dtype).to(device),
-        "head": torch.randn(d, generator=generator).to(dtype).to(device),
+        "hidden": hidden.to(dtype).to(device),
+        "head": head.to(dtype).to(device),
         "mask": masks(b, t, side, generator).to(device),
     }
 
@@ -130,12 +133,14 @@ def same_precision_last_token_reward(*, hidden, head, mask):
 
 
 def make_inputs_prm_loss(*, b, t, dtype, device, seed, hard=False):
+    """Labels away from what their logits say: a loss near 0 is the difference of larger numbers."""
     generator = torch.Generator().manual_seed(seed)
-    labels = torch.rand(b, t, generator=generator)
+    labels = torch.rand(b, t, generator=generator, dtype=torch.float64) / 2 + 0.25
+    logits = torch.randn(b, t, generator=generator) * 3
     return {
-        "logits": (torch.randn(b, t, generator=generator) * 3).to(dtype).to(device),
+        "logits": logits.to(dtype).to(device),
         "step_mask": masks(b, t, "holes", generator).to(device),
-        "labels": (labels < 0.5 if hard else labels.to(dtype)).to(device),
+        "labels": (logits < 0 if hard else labels.to(dtype)).to(device),
     }
 
 

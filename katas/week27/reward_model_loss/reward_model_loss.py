@@ -96,7 +96,7 @@ def prm_loss(
 
     Source: Lightman et al. 2023 (Let's Verify Step by Step).
     """
-    raise NotImplementedError  # TODO(kata): check, select the steps, cross entropy (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, select the steps, cross entropy (about 8 lines)
 
 
 def prm_score(

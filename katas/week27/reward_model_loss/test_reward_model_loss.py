@@ -85,10 +85,9 @@ def test_half_precision_is_widened_before_anything_is_computed(kata):
 
 def test_rankings_by_hand(kata):
     # prompt 5: ranks 0 < 1 = 1, two pairs with gaps 1 and 2; prompt 9: one with gap -1
-    rewards = torch.tensor([3.0, 0.0, 2.0, 1.0, 1.0])
+    rewards = torch.tensor([3.0, 1.0, 2.0, 0.0, 1.0])
     ranks = torch.tensor([0, 1, 1, 0, 1])
     prompt_id = torch.tensor([5, 9, 5, 9, 5])
-    rewards[1], rewards[3] = 1.0, 0.0
     expected = ((0.3132617 + 0.1269280) / 2 + 1.3132617) / 2
     told = f"kwise_loss({rewards.tolist()}, {ranks.tolist()}, {prompt_id.tolist()})"
     close(told, kata.kwise_loss(rewards, ranks, prompt_id).item(), expected)
@@ -128,10 +127,11 @@ def test_all_pairs_of_a_prompt_count(kata, oracle, drawn, draw):
 
 
 def test_large_ids_stay_apart(kata):
-    # neighbours that float64 cannot tell apart, and a difference that int64 cannot hold
-    prompt_id = torch.tensor([2**53, 2**53 + 1, 2**53, 2**53 + 1])
-    ranks = torch.tensor([-(2**63), 0, 2**63 - 1, 2**62])
-    found = kata.kwise_loss(torch.tensor([1.0, 5.0, 0.0, 5.0]), ranks, prompt_id)
+    # neighbours that float64 cannot tell apart, a difference that int64 cannot hold, and a prompt
+    # of one completion whose id is another's in 32 bits
+    prompt_id = torch.tensor([2**53, 2**53 + 1, 2**53, 2**53 + 1, 2**53 + 2**32])
+    ranks = torch.tensor([-(2**63), 0, 2**63 - 1, 2**62, 1])
+    found = kata.kwise_loss(torch.tensor([1.0, 5.0, 0.0, 5.0, 9.0]), ranks, prompt_id)
     close("kwise_loss of two prompts", found.item(), (0.3132617 + math.log(2)) / 2)
 
 
