@@ -84,6 +84,11 @@ def test_a_kill_counts_only_where_the_reference_passes(check, mini):
     report = check(whole=True)
     assert "solution fails test_fails: 1 + 1: expected 3, found 2" in report.problems
     assert all("test_fails" not in tests for tests in report.killed_by.values())
+    unjudged = [label for label, tests in report.killed_by.items() if not tests]
+    assert unjudged
+    for label in unjudged:
+        told = f"{label} is not judged: it fails test_fails, as the solution does"
+        assert told in report.problems
 
 
 def test_what_a_simulator_does_not_model_kills_nobody(mini):

@@ -422,6 +422,7 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
     report.problems += _solution_problems(by_impl["solution"])
     # the draw is the same: who fails where the reference fails is not told from it
     sound = {event["name"] for event in by_impl["solution"] if event["outcome"] == "passed"}
+    refuted = {event["name"] for event in by_impl["solution"] if event["outcome"] == "failed"}
     kills: dict[str, list[str]] = {
         label: [
             event["name"]
@@ -441,12 +442,20 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
         report.problems += _unmeasured(report.kata, by_impl["solution"])
     if not part.tests or part.wrong:
         report.problems += [
-            f"{label} lives: no test fails on it" for label in kills if not kills[label]
+            _survival(label, by_impl[label], refuted) for label in kills if not kills[label]
         ]
-    if not part.wrong:
+    # where the reference fails a test, the others had less to kill
+    if not part.wrong and not refuted:
         report.problems += _idle_tests(by_impl, kills)
     if report.solution_s > SLOW_S * cpu_pace():
         report.notes.append(f"slow: the reference takes {report.solution_s:.1f} s of tests")
+
+
+def _survival(label: str, events: Sequence[Event], refuted: set[str]) -> str:
+    failed = {event["name"] for event in events if event["outcome"] == "failed"} & refuted
+    if failed:
+        return f"{label} is not judged: it fails {min(failed)}, as the solution does"
+    return f"{label} lives: no test fails on it"
 
 
 def _judged(event: Event) -> bool:
