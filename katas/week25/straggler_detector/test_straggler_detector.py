@@ -1,6 +1,7 @@
 """Alerts against a detector that keeps everything, and against traces whose truth is known."""
 
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -94,6 +95,18 @@ def test_a_step_without_work_makes_nobody_slow(kata, oracle):
     own = np.zeros((9, 4))
     own[:, 1] = 1.0
     assert watched(kata, oracle, own, 4) == [[]] * 9
+    assert watched(kata, oracle, own, 4, 0.08, 0.0) == [[]] * 9
+
+
+def test_a_step_that_nobody_reports_passes_quietly(kata):
+    detector, nobody = kata.StragglerDetector(3, 2), [float("nan")] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [shown(detector.update(nobody, nobody))]
+        found.append(shown(detector.update([2.0] * 3, [1.0, 0.5, 1.0])))
+        found.append(shown(detector.update(nobody, nobody)))
+    expected = [[], [(1, 0.5, 1)], [(1, 0.5, 1)]]
+    assert found == expected, f"no reports in steps 0 and 2: found {found}, expected {expected}"
 
 
 def test_another_order_of_ranks_is_another_order_of_alerts(kata, oracle, seed):
@@ -136,7 +149,8 @@ def test_reports_are_not_kept(kata):
     detector, step, wait = kata.StragglerDetector(3, 4), np.full(3, 2.0), np.array([1.0, 1.0, 0.5])
     for _ in range(3):
         found = detector.update(step, wait)
-        assert (step.tolist(), wait.tolist()) == ([2.0] * 3, [1.0, 1.0, 0.5]), "changed"
+        given = step.tolist(), wait.tolist()
+        assert given == ([2.0] * 3, [1.0, 1.0, 0.5]), f"update has changed its arguments: {given}"
         step[:], wait[:] = 9.0, 1.0
         step[:], wait[:] = 2.0, (1.0, 1.0, 0.5)
     assert shown(found) == [(2, 0.5, 0)]
@@ -220,8 +234,10 @@ def test_who_was_busy_longest_is_to_blame(kata, oracle, seed):
                 intervals.append((rank, start, start + draw.randint(0, 12), kind))
         draw.shuffle(intervals)
         expected = oracle.busiest(intervals)
-        found = kata.blame(iter(intervals))
-        assert found == expected, f"blame({intervals}): expected {expected}, found {found}"
+        for unit in (1, 1 / 4096):  # seconds, and quarters of milliseconds
+            given = [(rank, start * unit, end * unit, kind) for rank, start, end, kind in intervals]
+            found = kata.blame(iter(given))
+            assert found == expected, f"blame({given}): expected {expected}, found {found}"
 
 
 def test_what_overlaps_counts_once(kata):
@@ -251,8 +267,9 @@ def test_lost_throughput(kata):
         ([1.0, nan, 2.0], 0.25),
     ):
         given = np.array(compute)
-        assert kata.throughput_loss(given) == pytest.approx(expected), f"{compute}"
-        assert kata.throughput_loss(compute) == pytest.approx(expected), f"{compute}"
+        for one in (given, compute):
+            found = kata.throughput_loss(one)
+            assert found == pytest.approx(expected), f"{one!r}: {found}, expected {expected}"
 
 
 # ---- what makes no sense -------------------------------------------------------------------
@@ -263,7 +280,8 @@ def test_a_report_that_is_refused_changes_nothing(kata):
     detector.update([2, 2, 2], [1, 1, 1])
     for name, step, wait in (
         ("step_s", [2, 2], [0]), ("step_s", [2, -1, 2], [0]), ("step_s", [2, inf, 2], [0]),
-        ("step_s", [[2, 2, 2]], [[1, 1, 1]]), ("wait_s", [2, 2, 2], [1, 1]),
+        ("step_s", [[2, 2, 2]], [[1, 1, 1]]), ("step_s", [[2], [2], [2]], [1, 1, 1]),
+        ("wait_s", [2, 2, 2], [1, 1]), ("wait_s", [2, 2, 2], [[1], [1], [1]]),
         ("wait_s", [2, 2, 2], [1, -1, 1]), ("wait_s", [2, 2, 2], [1, inf, 1]),
         ("wait_s", [2, 2, 2], [1, 3, 1]), ("wait_s", [nan, 2, 2], [1, 1, 3]),
         ("wait_s", [nan, 2, 2], [-1, 1, 1]),
