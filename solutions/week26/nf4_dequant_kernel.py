@@ -29,8 +29,9 @@ def _nf4_dequant_kernel(
     first = tl.program_id(0).to(tl.int64) * BLOCKS
     row = tl.arange(0, BLOCKS)
     mask = first + row < n_blocks
-    code = tl.load(codes_ptr + first + row, mask=mask, other=0).to(tl.int32)
-    absmax2 = tl.load(absmax2_ptr + (first + row) // 256, mask=mask)
+    code = tl.load(codes_ptr + first + row, mask=mask).to(tl.int32)
+    # without a mask: 256 is a multiple of BLOCKS, so that all are in the group of the first
+    absmax2 = tl.load(absmax2_ptr + (first + row) // 256)
     scale = tl.load(table_ptr + code) * absmax2 + offset  # [BLOCKS] fp32
     scale = tl.broadcast_to(scale[:, None], [BLOCKS, 8]).reshape(8 * BLOCKS, 1)
 
@@ -80,12 +81,11 @@ def nf4_dequant_kernel(
     """
     n_blocks = _check(packed, levels, codes, table, absmax2, shape, dtype)
     w = torch.empty(shape, dtype=dtype, device=packed.device)
-    if n_blocks:
-        blocks, warps = GPU if packed.is_cuda else CPU
-        _nf4_dequant_kernel[(triton.cdiv(n_blocks, blocks),)](
-            packed.view(torch.int32), levels, codes, table, absmax2, w, offset, n_blocks,
-            BLOCKS=blocks, num_warps=warps,
-        )  # fmt: skip
+    blocks, warps = GPU if packed.is_cuda else CPU
+    _nf4_dequant_kernel[(triton.cdiv(n_blocks, blocks),)](
+        packed.view(torch.int32), levels, codes, table, absmax2, w, offset, n_blocks,
+        BLOCKS=blocks, num_warps=warps,
+    )  # fmt: skip
     return w
 
 

@@ -28,8 +28,12 @@ def test_every_byte_is_two_weights_in_order(kata, device):
     inputs = blocks_of(device, list(range(256)), [3] * 8, [1.0] * 256, [1.0])
     w = kata.nf4_dequant_kernel(**inputs)
     want = [code for byte in range(256) for code in (byte // 16, byte % 16)]
-    wrong = [i for i, found in enumerate(w.flatten().tolist()) if found != want[i]]
-    assert not wrong, f"weights {wrong[:8]} …: expected {[want[i] for i in wrong[:8]]} …"
+    found = w.flatten().tolist()
+    wrong = [i for i in range(512) if found[i] != want[i]][:8]
+    assert not wrong, (
+        f"bytes 0, 1, 2 …, level i is i, weights {wrong}: expected {[want[i] for i in wrong]}, "
+        f"found {[found[i] for i in wrong]}"
+    )
 
 
 def test_a_scale_by_hand(kata, device):
@@ -61,7 +65,10 @@ def test_the_product_is_rounded_once(kata, oracle, device, dtype):
     codes = torch.tensor([code for byte in range(256) for code in (byte // 16, byte % 16)])
     want = (levels[codes] * torch.tensor(1 / 3)).to(dtype)
     wrong = (w.cpu() != want).nonzero().flatten().tolist()
-    assert not wrong, f"codes {codes[wrong].unique().tolist()}: expected {want[wrong[:4]]} …"
+    assert not wrong, (
+        f"codes {codes[wrong[:4]].tolist()} at the scale 1/3: expected "
+        f"{want[wrong[:4]].tolist()}, found {w[wrong[:4]].tolist()}"
+    )
 
 
 def test_codes_are_loaded_once_and_weights_stored_once(kata, oracle, traffic, cost, seed):
