@@ -64,12 +64,12 @@ def _adam8bit_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_mask = row * BLOCK < n
-    m_abs = tl.load(m_abs_ptr + row, mask=row_mask, other=0.0)  # [ROWS]
-    v_abs = tl.load(v_abs_ptr + row, mask=row_mask, other=0.0)
+    m_abs = tl.load(m_abs_ptr + row, mask=row_mask)  # [ROWS]
+    v_abs = tl.load(v_abs_ptr + row, mask=row_mask)
     # one axis, so that look-ups are spread over threads as loads and stores are
     at = tl.program_id(0).to(tl.int64) * ROWS * BLOCK + tl.arange(0, ROWS * BLOCK)
     mask = at < n
-    p = tl.load(p_ptr + at, mask=mask, other=0.0).to(tl.float32)  # [ROWS * BLOCK]
+    p = tl.load(p_ptr + at, mask=mask).to(tl.float32)  # [ROWS * BLOCK]
     g = tl.load(g_ptr + at, mask=mask, other=0.0).to(tl.float32)
     m_code = tl.load(m_code_ptr + at, mask=mask, other=127).to(tl.int32)
     v_code = tl.load(v_code_ptr + at, mask=mask, other=0).to(tl.int32)

@@ -24,7 +24,8 @@ def make_inputs(*, n, dtype, device, seed, kind="normal", **numbers):
     """
     Weights N(0, 1), gradients around 0.1, and states as some steps leave them.
 
-    Of the kind "first" states are zeros. Of the kind "mixed" gradients range over four decades,
+    Of the kind "first" states are zeros, of the kind "tiny" gradients are around 1e-12 besides.
+    Of the kind "mixed" gradients range over four decades,
     and every third block has neither gradients nor states.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -35,7 +36,9 @@ def make_inputs(*, n, dtype, device, seed, kind="normal", **numbers):
         torch.randint(low, 256, (n,), generator=generator, dtype=torch.uint8) for low in (0, 60)
     )
     m_abs, v_abs = 0.1 * torch.rand(2, blocks, generator=generator) + 0.01
-    if kind == "first":
+    if kind == "tiny":
+        g *= 1e-11
+    if kind in ("first", "tiny"):
         m_code.fill_(127)
         v_code.fill_(0)
         m_abs, v_abs = torch.zeros(2, blocks)

@@ -39,6 +39,22 @@ def test_weights_decay_apart_from_the_gradient(kata, oracle, device):
     assert [given[name].unique().tolist() for name in STATES] == [[127], [0], [0.0], [0.0]]
 
 
+def test_half_precision_weights_decay_in_single(kata, oracle, device):
+    # 1 - 3 · 2⁻¹² is halfway between two numbers of float16; in float32 it and products are exact
+    given = oracle.make_inputs(
+        n=512, dtype=torch.float16, device=device, seed=0, kind="first", lr=0.5, wd=3 * 2**-11
+    )
+    given["p"].copy_(torch.arange(1024, 2048, 2))
+    given["g"].zero_()
+    want = (given["p"].double() * (1 - 3 * 2**-12)).half().tolist()
+    p = kata.adam8bit_blockwise(**given).tolist()
+    wrong = [i for i in range(512) if p[i] != want[i]][:3]
+    assert not wrong, (
+        f"weights {[1024 + 2 * i for i in wrong]}, decayed by 3 · 2⁻¹²: expected "
+        f"{[want[i] for i in wrong]}, found {[p[i] for i in wrong]}"
+    )
+
+
 @pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
 def test_every_code_is_decoded_and_encoded(kata, oracle, device, sign):
     # both moments are halved and their scales too, so that codes stay
@@ -61,9 +77,19 @@ def test_minus_one_is_no_level(kata, oracle, device):
     assert given["v_code"].tolist()[::2] == [255, 255]
 
 
-@pytest.mark.parametrize("kind", ["normal", "first", "mixed"])
-def test_codes_are_the_nearest(kata, oracle, device, seed, cost, kind):
-    given = oracle.make_inputs(n=6000, dtype=torch.float32, device=device, seed=seed, kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("normal", torch.float32),
+        ("first", torch.float32),
+        ("mixed", torch.float32),
+        ("tiny", torch.float32),
+        ("normal", torch.float16),
+    ],
+    ids=["normal", "first", "mixed", "tiny", "float16"],
+)
+def test_codes_are_the_nearest(kata, oracle, device, seed, cost, kind, dtype):
+    given = oracle.make_inputs(n=6000, dtype=dtype, device=device, seed=seed, kind=kind)
     want = oracle.new_states(**given)
     kata.adam8bit_blockwise(**given)
     off = 0
@@ -121,6 +147,10 @@ def test_past_the_last_weight_are_no_moments(kata, oracle, device):
     want = -given["m_map"][codes[0]].item() / 2, given["v_map"][v_codes[1]].item() / 2
     kata.adam8bit_blockwise(**given)
     assert (given["m_abs"].item(), given["v_abs"].item()) == want
+    # with moments of zero a block's new scales are zero, whatever the old ones were
+    given = filled(oracle, device, [0.0] * 3, m_abs=1.0, v_abs=1.0)
+    kata.adam8bit_blockwise(**given)
+    assert (given["m_abs"].item(), given["v_abs"].item()) == (0.0, 0.0)
 
 
 def test_blocks_do_not_know_of_each_other(kata, oracle, device, seed):
@@ -170,6 +200,16 @@ def test_in_debug_mode_gradients_are_finite(kata, oracle, device, value):
     with pytest.raises(ValueError, match="^g: "):
         kata.adam8bit_blockwise(**given, debug=True)
     assert given["p"].unique().tolist() == [1.0], "expected the refused step to change no weight"
+
+
+def test_in_debug_mode_the_step_is_the_same(kata, oracle, device, seed):
+    plain, debugged = (
+        oracle.make_inputs(n=300, dtype=torch.float32, device=device, seed=seed) for _ in range(2)
+    )
+    kata.adam8bit_blockwise(**plain)
+    kata.adam8bit_blockwise(**debugged, debug=True)
+    for name in ("p", *STATES):
+        assert torch.equal(debugged[name], plain[name]), f"{name}: differs with debug"
 
 
 def test_nothing_waits_or_is_allocated_without_debug(kata, oracle, device, dispatch, seed):
