@@ -58,8 +58,7 @@ def dpo_loss(
 
     Source: Rafailov et al. (arXiv 2305.18290), equation 7.
     """
-    if not 0 < beta < math.inf:
-        raise ValueError(f"beta: expected a finite number above 0, found {beta}")
+    _check_beta(beta)
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, found {kind!r}")
     if not 0 <= label_smoothing < 0.5:
@@ -96,8 +95,7 @@ def sequence_logp(
     count = mask.sum(dim=1)
     if (count == 0).any():
         raise ValueError("mask: expected at least one token in each row, found none")
-    wide = torch.promote_types(logp.dtype, torch.float32)
-    total = logp.masked_fill(~mask, 0).sum(dim=1, dtype=wide)
+    total = logp.masked_fill(~mask, 0).sum(dim=1, dtype=_wide(logp.dtype))
     return total / count if average else total
 
 
@@ -120,17 +118,21 @@ class RefCache:
                 then, and nothing is noted.
         """
         pairs = list(dataset)
-        _check(pairs, "dataset")
+        for pair in pairs:
+            if not (pair.prompt and pair.chosen and pair.rejected):
+                raise ValueError(f"dataset: expected a prompt and two responses, found {pair}")
         wanted = list(dict.fromkeys(_both(pairs)))
         modes = [(module, module.training) for module in reference.modules()]
         base = getattr(reference, "disable_adapter", nullcontext)
         reference.eval()
-        with torch.no_grad(), base():
-            for at in range(0, len(wanted), rows):
-                some = wanted[at : at + rows]
-                self._known.update(zip(some, _logps(reference, some).tolist(), strict=True))
-        for module, training in modes:
-            module.training = training
+        try:
+            with torch.no_grad(), base():
+                for at in range(0, len(wanted), rows):
+                    some = wanted[at : at + rows]
+                    self._known.update(zip(some, _logps(reference, some).tolist(), strict=True))
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def get(self, pairs: Sequence[Pair]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, " b"]]:
         """
@@ -156,18 +158,22 @@ def dpo_step(
         ValueError: there are no `pairs`, or one has an empty prompt or response, or one that
             the cache does not know.
     """
-    _check(pairs, "pairs")
+    _check_beta(beta)
     if not pairs:
         raise ValueError("pairs: expected at least one, found none")
-    known = cache.get(pairs)
+    known = cache.get(pairs)  # what has no tokens is never known
     pw, pl = _logps(policy, _both(pairs)).chunk(2)
     rw, rl = (one.to(pw) for one in known)
     return dpo_loss(pw, pl, rw, rl, beta)
 
 
-def _check(pairs: Sequence[Pair], name: str) -> None:
-    if not all(pair.prompt and pair.chosen and pair.rejected for pair in pairs):
-        raise ValueError(f"{name}: expected a prompt and two responses, found one without tokens")
+def _check_beta(beta: float) -> None:
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta: expected a finite number above 0, found {beta}")
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _both(pairs: Sequence[Pair]) -> list[tuple[Tokens, Tokens]]:
@@ -187,7 +193,6 @@ def _logps(model: nn.Module, texts: Sequence[tuple[Tokens, Tokens]]) -> Tensor:
     at = torch.arange(1, longest, device=device)
 
     logits = model(tokens)[:, :-1]  # the last one predicts what is not there
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    logp = logits.log_softmax(dim=2, dtype=wide)
-    logp = logp.gather(2, tokens[:, 1:, None])[:, :, 0]
+    logp = logits.log_softmax(dim=2, dtype=_wide(logits.dtype))
+    logp = logp.gather(2, tokens[:, 1:, None]).squeeze(2)
     return sequence_logp(logp, (at >= starts) & (at < ends))

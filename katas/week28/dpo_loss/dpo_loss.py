@@ -58,7 +58,7 @@ def dpo_loss(
 
     Source: Rafailov et al. (arXiv 2305.18290), equation 7.
     """
-    # TODO(kata): check, rewards, margin, one of three losses (about 20 lines)
+    # TODO(kata): check, rewards, margin, one of three losses (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -74,7 +74,8 @@ def sequence_logp(
     Raises:
         ValueError: `mask` has a row with nothing in it.
     """
-    raise NotImplementedError  # TODO(kata): check, then sum what the mask has (about 6 lines)
+    # TODO(kata): check, then sum what the mask has (about 7 lines with helpers)
+    raise NotImplementedError
 
 
 class RefCache:

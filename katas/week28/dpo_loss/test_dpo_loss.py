@@ -23,6 +23,11 @@ def numbers(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def rounding(logps):
+    """Bound the error of a difference of such log-probabilities, sums in float32."""
+    return 8 * torch.finfo(torch.float32).eps * max(abs(one) for one in logps)
+
+
 # ---- the loss of a pair ------------------------------------------------------------------------
 
 
@@ -145,9 +150,9 @@ def test_each_response_is_run_once(kata, oracle, cost):
         answers = [(4,), (5, 6), (7,), (8, 9, 10), (prompt[0], 11)]
         pairs += [kata.Pair(prompt, answers[0], one) for one in answers[1:]]
     reference = oracle.rested(oracle.Policy(0))
-    kata.RefCache().precompute(reference, iter(pairs), rows=6)
+    kata.RefCache().precompute(reference, iter(pairs), rows=7)
     cost.check("reference_sequences", reference.sequences)
-    assert reference.calls == 3, f"forward passes for {reference.sequences} responses, 6 at a time"
+    assert reference.calls == 3, f"forward passes for {reference.sequences} responses, 7 at a time"
 
 
 def test_later_values_replace_the_earlier(kata, oracle, device):
@@ -181,9 +186,21 @@ def test_the_reference_runs_without_dropout_and_gradients(kata, oracle, device, 
     assert found == (2, 8), "16 responses by default: forward passes, and the most in one"
     after = {name: module.training for name, module in reference.named_modules()}
     assert after == before, "training mode of the modules"
+    learning = {weight.requires_grad for weight in reference.parameters()}
+    assert learning == {True}, "requires_grad of the reference's parameters"
     still = oracle.rested(reference)
     want = [oracle.response_logp(still, one.prompt, one.chosen) for one in pairs]
     assert cache.get(pairs)[0].tolist() == close(want)
+
+
+def test_a_reference_that_raises_gets_its_modes_back(kata, oracle):
+    reference = oracle.Policy(0).train()
+    reference.inner.eval()
+    reference.outer.register_forward_hook(lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        kata.RefCache().precompute(reference, [kata.Pair((1,), (2,), (3,))])
+    found = {name: module.training for name, module in reference.named_modules()}
+    assert found == {name: name != "inner" for name in found}, "training mode of the modules"
 
 
 def test_adapters_are_no_part_of_the_reference(kata, oracle, device, seed):
@@ -201,7 +218,8 @@ def test_adapters_are_no_part_of_the_reference(kata, oracle, device, seed):
 
 
 def test_a_step_is_one_forward_pass(kata, oracle, device, cost, seed):
-    pairs = oracle.pairs_of(kata.Pair, 6, seed)
+    pairs = oracle.pairs_of(kata.Pair, 5, seed)
+    pairs.append(pairs[1])  # which counts twice
     policy, reference = (oracle.Policy(seed + at).to(device) for at in range(2))
     cache = kata.RefCache()
     cache.precompute(reference, pairs)
@@ -214,21 +232,28 @@ def test_a_step_is_one_forward_pass(kata, oracle, device, cost, seed):
         loss, chosen, rejected, margin = kata.dpo_step(policy, pairs[::-1], cache, 0.1)
         loss.backward()
     assert policy.training, "the policy: expected to be in training mode still"
+    dtypes = [one.dtype for one in (loss, chosen, rejected, margin)]
+    assert dtypes == [torch.float32] * 4, "dtypes of what a step returns"
     cost.check("policy_forwards", policy.calls)
     cost.check("reference_forwards", reference.calls)
     cost.check("flops", both.flops / (3 * forward.flops))
 
-    rewards = [
-        [0.1 * (oracle.response_logp(policy, one.prompt, answer)
-                - oracle.response_logp(reference, one.prompt, answer))
-         for answer in (one.chosen, one.rejected)]
-        for one in pairs[::-1]
-    ]  # fmt: skip
-    assert chosen.tolist() == close([one for one, _ in rewards])
-    assert rejected.tolist() == close([other for _, other in rewards])
-    want = [one - other for one, other in rewards]
-    assert margin.tolist() == close(want)
-    assert loss.item() == close(sum(math.log1p(math.exp(-one)) for one in want) / 6)
+    now, before = (
+        numbers(*[
+            [oracle.response_logp(model, one.prompt, answer)
+             for answer in (one.chosen, one.rejected)]
+            for one in pairs[::-1]
+        ])
+        for model in (policy, reference)
+    )  # fmt: skip
+    error = 0.1 * rounding(now.flatten().tolist() + before.flatten().tolist())
+    rewards = 0.1 * (now - before)
+    assert chosen.tolist() == pytest.approx(rewards[:, 0].tolist(), rel=0, abs=error)
+    assert rejected.tolist() == pytest.approx(rewards[:, 1].tolist(), rel=0, abs=error)
+    want = (rewards[:, 0] - rewards[:, 1]).tolist()
+    assert margin.tolist() == pytest.approx(want, rel=0, abs=2 * error)
+    mean = sum(math.log1p(math.exp(-one)) for one in want) / 6
+    assert loss.item() == pytest.approx(mean, rel=1e-6, abs=2 * error)
 
 
 def test_half_precision_logits_are_widened(kata, oracle, seed):
@@ -238,7 +263,7 @@ def test_half_precision_logits_are_widened(kata, oracle, seed):
             self.inner = oracle.Policy(seed)
 
         def forward(self, tokens):
-            return (30 * self.inner(tokens)).half()
+            return (100 * self.inner(tokens)).half()  # probabilities that are no float32
 
     pairs, model = oracle.pairs_of(kata.Pair, 8, seed), Half()
     cache = kata.RefCache()
@@ -260,7 +285,8 @@ def test_training_prefers_what_was_chosen(kata, oracle, one_thread):
         loss.backward()
         optimizer.step()
         margins.append(margin.mean().item())
-    assert margins[0] == close(0.0), "the mean margin of the first step"
+    error = 0.2 * 2 * rounding(torch.cat(cache.get(pairs)).tolist())
+    assert margins[0] == pytest.approx(0.0, abs=error), "the mean margin of the first step"
     with torch.no_grad():
         *_, margin = kata.dpo_step(policy, held_out, cache, 0.2)
     accuracy = (margin > 0).double().mean().item()
@@ -270,16 +296,17 @@ def test_training_prefers_what_was_chosen(kata, oracle, one_thread):
 
 def test_a_step_refuses(kata, oracle):
     policy, cache = oracle.Policy(0), kata.RefCache()
-    for pairs in (
-        [],
-        [kata.Pair((), (1,), (2,))],
-        [kata.Pair((3,), (), (2,))],
-        [kata.Pair((3,), (1,), (2,)), kata.Pair((3,), (1,), ())],
-        [kata.Pair((3,), (1,), (2,))],  # nobody has run the reference
-    ):
+    whole = kata.Pair((3,), (1,), (2,))
+    for empty in (kata.Pair((), (1,), (2,)), kata.Pair((3,), (), (2,)), kata.Pair((3,), (1,), ())):
+        with pytest.raises(ValueError, match="^dataset: "):
+            cache.precompute(policy, [whole, empty])
+        with pytest.raises(ValueError, match="^pairs: "):
+            kata.dpo_step(policy, [empty], cache, 0.1)
+    for pairs in ([], [whole]):  # nobody has run the reference
         with pytest.raises(ValueError, match="^pairs: "):
             kata.dpo_step(policy, pairs, cache, 0.1)
-        if pairs and len(pairs[0].prompt + pairs[-1].rejected) < 2:
-            with pytest.raises(ValueError, match="^dataset: "):
-                cache.precompute(policy, pairs)
+    assert policy.calls == 0, "forward passes for what is refused"
+    cache.precompute(oracle.Policy(1), [whole])
+    with pytest.raises(ValueError, match="^beta: "):
+        kata.dpo_step(policy, [whole], cache, 0.0)
     assert policy.calls == 0, "forward passes for what is refused"
