@@ -25,7 +25,7 @@ class Config:
     stages: int = 3
 
 
-CPU = Config(m=16, n=64, k=64)
+CPU = Config(m=16, n=64, k=32)
 POINTER = Config(m=128, n=64, k=32, stages=4)
 DESCRIPTOR = Config(m=128, n=256, k=64)
 GRADIENT = Config(m=64, n=128, k=32, stages=4)  # m columns of x, n of dy, k rows
@@ -49,7 +49,7 @@ def tile_schedule(
         For each tile its expert and its first row, in the order of rows; how many tiles there are.
     """
     experts = len(offsets) - 1
-    tiles = (offsets.diff() + block_m - 1) // block_m
+    tiles = -(-offsets.diff() // block_m)  # a sum could pass 2^31
     ends = tiles.cumsum(0, dtype=torch.int32)
     at = torch.arange(rows // block_m + experts, dtype=torch.int32, device=offsets.device)
     expert = torch.searchsorted(ends, at, right=True, out_int32=True)

@@ -25,7 +25,7 @@ class Config:
     stages: int = 3
 
 
-CPU = Config(m=16, n=64, k=64)
+CPU = Config(m=16, n=64, k=32)
 POINTER = Config(m=128, n=64, k=32, stages=4)
 DESCRIPTOR = Config(m=128, n=256, k=64)
 GRADIENT = Config(m=64, n=128, k=32, stages=4)  # m columns of x, n of dy, k rows

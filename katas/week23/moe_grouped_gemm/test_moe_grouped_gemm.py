@@ -51,6 +51,11 @@ def test_groups_around_the_size_of_a_tile(kata, device, counts):
     assert_scheduled(kata, device, counts, 128)
 
 
+@pytest.mark.parametrize("counts", [[2**31 - 2, 1], [0, 2**30 + 1, 3]], ids=str)
+def test_as_many_rows_as_int32_counts(kata, device, counts):
+    assert_scheduled(kata, device, counts, 2**20)
+
+
 def test_the_host_does_not_wait(kata, oracle, device, seed, dispatch, cost):
     inputs = oracle.make_inputs(
         rows=40, experts=4, k=16, n=16, skew=1.0, dtype=torch.float16, device=device, seed=seed
@@ -72,6 +77,14 @@ def test_as_many_operators_for_any_number_of_experts(kata, device, dispatch):
 
 
 # ---- products ------------------------------------------------------------------------------
+
+
+def test_nothing_is_launched_for_an_empty_product(kata, device, traffic):
+    offsets = torch.zeros(3, dtype=torch.int32, device=device)
+    x, w = torch.ones(0, 8, device=device).half(), torch.ones(2, 8, 16, device=device).half()
+    with traffic() as seen:
+        assert kata.moe_grouped_gemm(x, w, offsets).shape == (0, 16)
+    assert seen.launches == 0, f"no rows: {seen.launches} launches, expected none"
 
 
 def test_weights_may_lie_past_31_bits(kata, device):
@@ -102,6 +115,16 @@ def test_a_gradient_of_no_rows_is_zero(kata, device):
     offsets = torch.tensor([0, 0, 4, 4], dtype=torch.int32, device=device)
     found = kata.grouped_gemm_dw(x, x, offsets)
     assert found[[0, 2]].unique().tolist() == [0.0], "experts 0 and 2 of 3 have no rows"
+
+
+@pytest.mark.parametrize("name", ["x", "dy"])
+def test_rows_of_the_next_expert_do_not_reach_back(kata, device, name):
+    # they are in the same step of the sum; a zero of the other operand does not hide them
+    operands = {key: torch.ones(6, 8, dtype=torch.float16, device=device) for key in ("x", "dy")}
+    operands[name][3:] = float("inf")
+    offsets = torch.tensor([0, 3, 6], dtype=torch.int32, device=device)
+    found = kata.grouped_gemm_dw(**operands, offsets=offsets)[0].unique().tolist()
+    assert found == [3.0], f"3 rows of ones, then 3 with {name} infinite: {found}, expected 3"
 
 
 def test_products_run_on_tensor_cores(compiled):
