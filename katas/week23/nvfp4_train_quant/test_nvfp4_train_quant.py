@@ -67,14 +67,15 @@ def test_nothing_but_zeros(kata, device, square):
 def test_no_rows(kata, device):
     packed, scales, tensor_scale = kata.nvfp4_train_quant(torch.zeros(0, 32, device=device))
     assert (packed.shape, scales.shape, tensor_scale.shape) == ((0, 16), (0, 2), ())
+    assert tensor_scale.item() == torch.finfo(torch.float32).tiny
 
 
 def test_signs_of_small_numbers_stay(kata, device):
-    # -0.1 becomes -0, which is code 8
+    # -0.1 becomes -0, which is code 8, and so does -0
     x = torch.full((1, 16), -0.1, device=device)
-    x[0, 0] = 6.0
+    x[0, 0], x[0, 8:] = 6.0, -0.0
     packed, _, _ = kata.nvfp4_train_quant(x)
-    assert packed[0, 1:].tolist() == [0x88] * 7, "numbers just below zero: expected code 8"
+    assert packed[0, 1:].tolist() == [0x88] * 7, "-0.1 and -0: expected code 8"
 
 
 def test_ties_go_to_the_code_without_the_last_bit(kata, device):
@@ -216,7 +217,8 @@ def test_what_cannot_be_transformed_is_refused(kata, device):
     signs = torch.ones(16, device=device)
     with pytest.raises(ValueError, match="^x: "):
         kata.hadamard16(torch.ones(2, 24, device=device), signs)
-    for bad in (signs[:8], 0 * signs, 2 * signs, signs.repeat(2)):
+    one_zero = torch.cat([signs[:15], 0 * signs[:1]])
+    for bad in (signs[:8], 0 * signs, one_zero, 2 * signs, signs.repeat(2)):
         with pytest.raises(ValueError, match="^signs: "):
             kata.hadamard16(torch.ones(2, 32, device=device), bad)
 
@@ -262,7 +264,8 @@ def test_gradients_are_right_on_average(kata, oracle, device, seed, cost):
 def test_operands_of_other_tokens_are_refused(kata, device):
     signs = torch.ones(16, device=device)
     x = torch.ones(32, 4, device=device)
-    with pytest.raises(ValueError, match="^dy: "):
-        kata.wgrad_nvfp4(x, x[:16], signs, _draws(device))
+    for rows, others in ((x, x[:16]), (x[:16], x)):
+        with pytest.raises(ValueError, match="^dy: "):
+            kata.wgrad_nvfp4(rows, others, signs, _draws(device))
     with pytest.raises(ValueError, match="^x: "):
         kata.wgrad_nvfp4(x[:24], x[:24], signs, _draws(device))
