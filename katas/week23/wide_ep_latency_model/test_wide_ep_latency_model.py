@@ -188,6 +188,7 @@ def test_what_makes_no_sense_is_refused(kata):
         ("k", kata.expected_ranks, (8, 4, 9)), ("k", kata.expected_experts, (8, 9, -1)),
         ("k", kata.expected_experts, (8, 0, 1)), ("tokens", kata.expected_experts, (8, 2, -1)),
         ("tokens", kata.a2a_time, (-1, 0, 64, 2, 3, 64, dead)),
+        ("tokens", kata.a2a_time, (-0.5, 2, 64, 2, 4, 64, links)),
         ("P", kata.a2a_time, (1, 0, 64, 2, 3, 64, dead)),
         ("k", kata.a2a_time, (1, 65, 64, 2, 2, 64, dead)),
         ("links", kata.a2a_time, (1, 2, 64, 2, 2, 64, dead)),
