@@ -33,6 +33,16 @@ def test_by_hand(kata, device):
     assert gates.tolist() == [[5.0, 5.0]]
 
 
+def test_scores_are_compared_as_they_are(kata, device):
+    """In float32 those of the first group would be equal; all are far below any usual score."""
+    row = torch.arange(4, dtype=torch.float64, device=device) - 3e12
+    scores = torch.stack([torch.cat([row, row - 9]), torch.cat([row - 9, row])])
+    gates, idx = kata.group_limited_topk(scores, 2, 1, 2)
+    told = f"scores {scores.tolist()}, 2 groups, 1 open, k = 2"
+    assert idx.tolist() == [[3, 2], [7, 6]], f"{told}: expected [[3, 2], [7, 6]], found {idx}"
+    assert torch.equal(gates, scores.gather(1, idx)), f"{told}: expected the scores at idx"
+
+
 def test_gradient_goes_to_the_chosen(kata, device):
     scores = torch.tensor([[4.0, 1.0, 3.0, 3.5], [-1.0, -2.0, -9.0, -8.0]], device=device)
     scores.requires_grad_()
@@ -152,6 +162,29 @@ def test_the_layer_leaves_what_it_is_given(kata, oracle, device, seed):
     names = ["x", *["shared"] * 3, *["routed"] * 3, "router_w"]
     for name, now, then in zip(names, given, before, strict=True):
         assert torch.equal(now, then), f"{name}: expected as before the call, found it written to"
+
+
+def test_affinities_near_zero_weigh_as_much(kata, oracle, device):
+    """Gates add up to `scale` however small their sum was."""
+    draw = torch.Generator().manual_seed(0)
+    routed = kata.Experts(*on(oracle.weights(4, 3, 5, draw), device))
+    none = kata.Experts(*on(oracle.weights(0, 3, 5, draw), device))
+    x = torch.ones(2, 3, dtype=torch.float64, device=device)
+    router_w = torch.full((4, 3), -40.0, dtype=torch.float64, device=device)
+    y = kata.deepseek_moe(x, none, routed, router_w, 2, 1, 1)
+    expected = (kata.swiglu(routed, 0, x) + kata.swiglu(routed, 1, x)) / 2
+    told = "all affinities 7.7e-53, k = 2"
+    assert torch.allclose(y, expected, rtol=1e-9), f"{told}: expected {expected}, found {y}"
+
+
+def test_an_answer_stays_what_it_was(kata, oracle, device):
+    size = LAYERS["none shared"]
+    x, shared, routed, router_w = (on(one, device) for one in oracle.layer(*size, 0))
+    given = kata.Experts(*shared), kata.Experts(*routed), router_w, *size[5:]
+    first = kata.deepseek_moe(x, *given)
+    before = first.clone()
+    kata.deepseek_moe(2 * x, *given)
+    assert torch.equal(first, before), f"expected {before} after a second call, found {first}"
 
 
 def test_gradients_are_those_of_the_mixture(kata, oracle, device, seed):
