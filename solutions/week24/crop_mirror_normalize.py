@@ -36,9 +36,9 @@ def _crop_mirror_normalize_kernel(
     pixels = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = pixels < h * w
 
-    # halves away from zero: nothing here is negative
-    top = tl.floor(room_y * tl.load(pos_ptr + 2 * image) + 0.5).to(tl.int32)
-    left = tl.floor(room_x * tl.load(pos_ptr + 2 * image + 1) + 0.5).to(tl.int32)
+    # nothing here is negative, so that a cast rounds down, and a half more rounds halves up
+    top = (room_y * tl.load(pos_ptr + 2 * image) + 0.5).to(tl.int32)
+    left = (room_x * tl.load(pos_ptr + 2 * image + 1) + 0.5).to(tl.int32)
     col = pixels % w
     # the source is mirrored, inside the crop: neighbours still store to neighbours
     col = tl.where(tl.load(mirror_ptr + image), w - 1 - col, col)
@@ -52,7 +52,7 @@ def _crop_mirror_normalize_kernel(
         if c < C:
             factor = scale / tl.load(std_ptr + c)
             offset = shift - tl.load(mean_ptr + c) * factor
-            byte = tl.load(x_ptr + source + tl.cast(c, tl.int64) * c_stride, mask=mask, other=0)
+            byte = tl.load(x_ptr + source + tl.cast(c, tl.int64) * c_stride, mask=mask)
             value = byte.to(tl.float32) * factor + offset
         target = (image * C_OUT + c) * h * w + pixels
         tl.store(out_ptr + target, value.to(tl.float16), mask=mask)

@@ -25,7 +25,7 @@ def plain(x, crop, pos=(0.0, 0.0), flip=False, **changes):
         ((1.0, 1.0), 4, 5),
         ((0.5, 0.5), 2, 3),
         ((0.125, 0.1), 1, 1),
-        ((0.12, 0.7), 0, 4),
+        ((0.12, 0.72), 0, 4),
     ],
     ids=["top left", "bottom right", "halves", "a half and less", "less and more"],
 )
@@ -61,6 +61,8 @@ def test_a_byte_is_not_signed_and_may_pass_float16_on_the_way(kata, device):
     x = torch.tensor([0, 127, 128, 255], dtype=torch.uint8, device=device).view(1, 1, 4, 1)
     found = kata.crop_mirror_normalize(**plain(x, (1, 4), scale=512.0, shift=-65536.0))
     assert found.tolist() == [[[[float("-inf"), -512, 0, 65024]]]]
+    found = kata.crop_mirror_normalize(**plain(x, (1, 4), scale=512.0))
+    assert found.tolist() == [[[[0, 65024, float("inf"), float("inf")]]]]
 
 
 FAR = 2**30 + 27  # fits into 32 bits, and twice as much does not
