@@ -165,10 +165,6 @@ def test_what_follows_the_end_is_read_and_ignored(kata, oracle):
     )
 
 
-def test_one_block_of_zeros_is_the_end(kata, oracle):
-    check_read(kata, oracle, oracle.archive([("a.jpg", b"1")])[:-512])
-
-
 def test_samples_come_while_the_archive_is_read(kata, oracle):
     pipe = oracle.EndlessPipe(100, 1000)
     first = next(iter(kata.iter_samples(pipe)))
