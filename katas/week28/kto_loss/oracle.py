@@ -20,7 +20,7 @@ def make_inputs(*, b, dtype, device, seed, liked=0.5, beta=0.1, z0=0.7, w_d=1.0,
 def _loss(p, r, desirable, z0, beta, w_d, w_u):
     """Each answer costs its weight, less what it is worth: w / (1 + e^x)."""
     x = beta * ((p - r) - z0)
-    weights = torch.where(desirable, w_d, w_u).to(x)
+    weights = torch.where(desirable, x.new_tensor(w_d), x.new_tensor(w_u))
     x = torch.where(desirable, x, -x)
     return (weights * torch.exp(-torch.logaddexp(torch.zeros_like(x), x))).sum() / len(x)
 
