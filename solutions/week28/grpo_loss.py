@@ -71,11 +71,7 @@ def grpo_loss(
             `clip_low` or `clip_high` negative, `ref_logp` missing though `beta` is above 0, or
             `divisor` below 1.
     """
-    for name, value in (("beta", beta), ("clip_low", clip_low), ("clip_high", clip_high)):
-        if value < 0:
-            raise ValueError(f"{name}: expected 0 or more, found {value}")
-    if beta and ref_logp is None:
-        raise ValueError("ref_logp: expected one, since beta is above 0")
+    _check(ref_logp, clip_low, clip_high, beta)
     own_divisor = loss_divisor(mask, agg, max_len)
     if divisor is None:
         divisor = own_divisor
@@ -167,10 +163,11 @@ def grpo_step(
     if rows < 1:
         raise ValueError(f"rows: expected at least 1, found {rows}")
     s = settings
+    _check(rollout.ref_logp, s.clip_low, s.clip_high, s.beta)
     adv = group_advantages(rollout.rewards, s.group, s.scale)
     divisor = loss_divisor(rollout.mask, s.agg, s.max_len)
     useful = informative_groups(rollout.rewards, s.group) | (s.beta > 0)
-    wanted = useful.repeat_interleave(s.group).nonzero()[:, 0]
+    wanted = useful.repeat_interleave(s.group).nonzero().flatten()
     total = adv.new_zeros(())
     for at in range(0, len(wanted), rows):
         some = wanted[at : at + rows]
@@ -184,3 +181,11 @@ def grpo_step(
         loss.backward()
         total += loss.detach()
     return total
+
+
+def _check(ref_logp: Tensor | None, clip_low: float, clip_high: float, beta: float) -> None:
+    for name, value in (("beta", beta), ("clip_low", clip_low), ("clip_high", clip_high)):
+        if not value >= 0:
+            raise ValueError(f"{name}: expected 0 or more, found {value}")
+    if beta and ref_logp is None:
+        raise ValueError("ref_logp: expected one, since beta is above 0")

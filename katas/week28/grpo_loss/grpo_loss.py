@@ -71,7 +71,8 @@ def grpo_loss(
             `clip_low` or `clip_high` negative, `ref_logp` missing though `beta` is above 0, or
             `divisor` below 1.
     """
-    # TODO(kata): check, ratio, the smaller surrogate, KL, one of three averages (about 20 lines)
+    # TODO(kata): check, ratio, the smaller surrogate, KL, one of three averages (about 20 lines
+    # with helpers)
     raise NotImplementedError
 
 
