@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Gradients are computed by forward, for an upstream gradient of 1; backward scales them."""
+    """Gradients of the sum of losses are computed by forward; backward scales them."""
 
     @staticmethod
     def forward(
@@ -20,42 +20,45 @@ class _ChunkedLoss(torch.autograd.Function):
         kept: Tensor,
         transform: Callable[..., Tensor],
         rows: int,
-        extra: tuple[Tensor, ...],
+        extra: Sequence[Tensor],
     ) -> Tensor:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         d_hidden = torch.zeros_like(hidden) if for_hidden else None
         d_weight = torch.zeros_like(weight, dtype=wide) if for_weight else None
-        # of all tokens that count: a chunk may have fewer than the others
-        scale = 1 / max(len(kept), 1)
+        wanted = for_hidden or for_weight
         total = torch.zeros((), dtype=wide, device=hidden.device)
         for start in range(0, len(kept), rows):
             part = kept[start : start + rows]
             states = hidden[part]
-            with torch.enable_grad():
-                logits = (states @ weight.detach().T).to(wide).requires_grad_()  # [rows, v]
+            logits = (states @ weight.T).to(wide).requires_grad_(wanted)  # [rows, v]
+            with torch.set_grad_enabled(wanted):
                 loss = transform(logits, labels[part], *(one[part] for one in extra))
             if loss.shape != ():
                 raise ValueError(f"transform: expected a scalar, found shape {[*loss.shape]}")
-            total += loss.detach()
-            if not (for_hidden or for_weight):
+            total += loss
+            if not wanted:
                 continue
             (pull,) = torch.autograd.grad(loss, logits)
             del logits, loss  # before the next are made
             pull = pull.to(hidden.dtype)
             if d_hidden is not None:
-                d_hidden[part] = ((pull @ weight).to(wide) * scale).to(hidden.dtype)
+                d_hidden[part] = pull @ weight
             if d_weight is not None:
                 _add_product(d_weight, pull.T, states)
-        if d_weight is not None:
-            d_weight = d_weight.mul_(scale).to(weight.dtype)
+        # not before all chunks are there, one of which may have fewer tokens than the others
+        ctx.scale, ctx.dtype = 1 / max(len(kept), 1), hidden.dtype
         ctx.save_for_backward(d_hidden, d_weight)
-        return total * scale
+        return total * ctx.scale
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        # not in place: backward may be called again
-        scaled = [None if one is None else one * grad for one in ctx.saved_tensors]
+        # divided and scaled at once: a loss scale comes in time for what would underflow;
+        # not in place, since backward may be called again
+        factor = grad * ctx.scale
+        scaled = [
+            None if one is None else (one * factor).to(ctx.dtype) for one in ctx.saved_tensors
+        ]
         return *scaled, None, None, None, None, None
 
 
@@ -103,7 +106,7 @@ def chunked_lm_loss(
     if not torch.is_grad_enabled():  # of which needs_input_grad knows nothing
         hidden, weight = hidden.detach(), weight.detach()
     (kept,) = counts.nonzero(as_tuple=True)
-    return _ChunkedLoss.apply(hidden, weight, labels, kept, transform, chunk, tuple(extra))
+    return _ChunkedLoss.apply(hidden, weight, labels, kept, transform, chunk, extra)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

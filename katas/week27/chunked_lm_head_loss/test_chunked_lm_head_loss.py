@@ -82,6 +82,22 @@ def test_sums_over_chunks_are_wide(kata, oracle, device):
     assert weight.grad.flatten().tolist() == pytest.approx([-2 / 3, 1 / 3, 1 / 3], rel=2e-3)
 
 
+@pytest.mark.parametrize(("value", "pull"), [(0.003, 2.0**14), (100.0, 2.0**-8)], ids=str)
+def test_gradients_are_divided_and_scaled_at_once(kata, device, value, pull):
+    # 0.003 / 3000 is 16.8 of float16's smallest steps, 2**-8 / 3000 is 21.8 of them
+    hidden = torch.ones(3000, 1, dtype=torch.float16, device=device, requires_grad=True)
+    weight = torch.tensor([[value], [0]], dtype=torch.float16, device=device, requires_grad=True)
+    labels = torch.zeros(3000, dtype=torch.int64, device=device)
+
+    def first(logits, _labels):
+        return logits[:, 0].sum()
+
+    (kata.chunked_lm_loss(hidden, weight, labels, first, 1000) * pull).backward()
+    found = hidden.grad[0].item()
+    assert found == pytest.approx(weight[0].item() * pull / 3000, rel=1e-3)
+    assert weight.grad.flatten().tolist() == pytest.approx([pull, 0.0], rel=1e-3)
+
+
 def test_a_transform_sees_chunks_of_the_tokens_that_count(kata):
     seen = []
 
