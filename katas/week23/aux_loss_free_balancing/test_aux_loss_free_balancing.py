@@ -204,6 +204,7 @@ def test_health_by_hand(kata, device):
         [7, 2, 3, 5, 4, 1, 6],
         [0, 3_000_000_019, 7, 1],
         [2**30, 2**30, 5],
+        [2**62, 2**62, 2**61, 7],  # a sum that int64 does not hold
     ],
     ids=str,
 )
