@@ -154,10 +154,10 @@ def step_memory(method: str, cfg: Model, job: Job) -> float:
     if job.recompute:
         layers = cfg.layers * INPUT_BYTES + ACTIVATION_BYTES
     training = tokens * (len(needs["trained"]) * layers * cfg.hidden + cfg.vocab * LOGIT_BYTES)
-    cache = 0
+    phases = [training]
     if needs["generates"]:
-        cache = job.b * (job.prompt + job.group * job.resp) * cfg.kv_bytes
-    return (held + max(training, cache)) / job.tp
+        phases.append(job.b * (job.prompt + job.group * job.resp) * cfg.kv_bytes)
+    return (held + max(phases)) / job.tp
 
 
 def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
@@ -193,7 +193,7 @@ def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
         "generate": generate,
         "forward": sum(needs["forwards"].values()) * once,
         "backward": len(needs["trained"]) * ((1 if job.lora_params else 2) + job.recompute) * once,
-        "update": len(needs["trained"]) * seconds(0, trained * UPDATE_BYTES),
+        "update": len(needs["trained"]) * trained * UPDATE_BYTES / gpu.bytes_per_s / job.tp,
     }
     return times | {"total": sum(times.values())}
 
@@ -218,7 +218,8 @@ def cheapest(methods: Sequence[str], cfg: Model, job: Job, gpu: Gpu, data: str) 
 
 
 def _needs(method: str, job: Job) -> dict[str, object]:
-    needs = inventory(method, lora=job.lora_params > 0, ref_cached=job.ref_cached, beta=job.beta)
+    lora = bool(job.lora_params)
+    needs = inventory(method, lora=lora, ref_cached=job.ref_cached, beta=job.beta)
     for name in ("b", "prompt", "resp", "group", "tp"):
         if getattr(job, name) < 1:
             raise ValueError(f"{name}: expected at least 1, found {getattr(job, name)}.")

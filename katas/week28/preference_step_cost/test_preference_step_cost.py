@@ -109,9 +109,11 @@ def test_the_cache_may_be_more_than_the_activations(kata, oracle):
         for changes in ({"group": 1}, {"group": 16}):
             job = kata.Job(b=2, prompt=50, resp=9, recompute=True, **changes)
             huge = replace(model, layers=200)
-            _, held = oracle.simulate("grpo", huge, job, gpus(kata)["compute"])
-            found = kata.step_memory("grpo", huge, job)
-            assert found == pytest.approx(held, rel=1e-9), f"{job}: {found}, expected {held}"
+            for method in ("grpo", "dpo"):  # which has none
+                _, held = oracle.simulate(method, huge, job, gpus(kata)["compute"])
+                found = kata.step_memory(method, huge, job)
+                told = f"{method}, {huge}, {job}"
+                assert found == pytest.approx(held, rel=1e-9), f"{told}: {found}, expected {held}"
 
 
 def test_a_large_model(kata, oracle):
