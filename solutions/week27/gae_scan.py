@@ -44,7 +44,7 @@ def _gae_kernel(
         r = tl.load(r_ptr + t, mask=mask, other=0.0).to(tl.float32)  # [BLOCK]
         v = tl.load(v_ptr + t, mask=mask, other=0.0).to(tl.float32)
         after = tl.load(v_ptr + t + 1, mask=mask, other=0.0).to(tl.float32)
-        goes_on = tl.load(done_ptr + t, mask=mask, other=1).to(tl.int1) == 0
+        goes_on = tl.load(done_ptr + t, mask=mask) == 0
         delta = r + tl.where(goes_on, gamma * after, 0.0) - v
         a, b = tl.associative_scan((tl.where(goes_on, decay, 0.0), delta), 0, _then, reverse=True)
         adv = a * carry + b
@@ -127,7 +127,7 @@ def shaped_rewards(
     # a token is its row's last where no later one is: where its position is the largest
     at = mask * positions
     last = mask & (at == at.cummax(1).values[:, -1:])
-    return torch.where(last, score.float()[:, None], 0) - beta * d, d
+    return torch.where(last, score[:, None], 0) - beta * d, d
 
 
 def masked_whiten(x: Float[Tensor, "b t"], mask: Bool[Tensor, "b t"]) -> Float32[Tensor, "b t"]:
