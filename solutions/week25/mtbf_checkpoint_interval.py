@@ -48,7 +48,7 @@ def job_mtbf(parts: Iterable[tuple[int, float]]) -> float:
     """
     rate = 0.0
     for count, mtbf in parts:
-        if count < 0 or not mtbf > 0:
+        if not count >= 0 or not mtbf > 0:
             raise ValueError(f"parts: expected counts from 0 on, times above 0: {count}, {mtbf}.")
         rate += count / mtbf
     return 1 / rate if rate else inf
@@ -104,7 +104,8 @@ def expected_efficiency(
     if isinf(M):
         return tau / cycle
     # exp(-(R + persist) / M) / (exp(cycle / M) - 1), where neither may overflow
-    return tau / M * exp(-(R + persist + cycle) / M) / -expm1(-cycle / M)
+    kept = exp(-(R + persist + cycle) / M)
+    return tau / M * kept / -expm1(-cycle / M) if kept else 0.0
 
 
 def best_interval(delta: float, M: float) -> float:
@@ -155,10 +156,8 @@ def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: f
     Raises:
         ValueError: state_bytes or world below 1; M not above 0; R below 0.
     """
-    times = checkpoint_times(state_bytes, world, cluster)
-    _check(M=M, R=R)
     found = []
-    for kind, (delta, persist) in times.items():
+    for kind, (delta, persist) in checkpoint_times(state_bytes, world, cluster).items():
         tau = max(best_interval(delta, M), persist)
         goodput = expected_efficiency(tau, delta, M, R, persist)
         found.append(Policy(kind=kind, tau=tau, goodput=goodput))

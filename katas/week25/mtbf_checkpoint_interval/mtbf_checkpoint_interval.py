@@ -85,7 +85,7 @@ def expected_efficiency(
         ValueError: tau or M not above 0; delta or R below 0; persist not from 0 to tau.
     """
     # TODO(kata): check; how likely each checkpoint is, and nothing that overflows or cancels (about
-    # 9 lines)
+    # 10 lines)
     raise NotImplementedError
 
 
@@ -119,5 +119,5 @@ def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: f
     Raises:
         ValueError: state_bytes or world below 1; M not above 0; R below 0.
     """
-    # TODO(kata): check; the best of each kind, then of all (about 8 lines)
+    # TODO(kata): check; the best of each kind, then of all (about 6 lines)
     raise NotImplementedError
