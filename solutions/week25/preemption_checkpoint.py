@@ -64,7 +64,7 @@ class PreemptionGuard:
         Raises:
             ValueError: `grace_s` is empty, or a time in it not above 0; `check_every` below 1.
         """
-        if not grace_s or not min(grace_s.values()) > 0:
+        if not grace_s or not all(seconds > 0 for seconds in grace_s.values()):
             raise ValueError(f"grace_s: expected signals with times above 0, found {grace_s}")
         if check_every < 1:
             raise ValueError(f"check_every: expected at least 1, found {check_every}")
@@ -110,7 +110,7 @@ class PreemptionGuard:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         # appended in one go: another signal may interrupt this one
-        self._deadlines.append(self._clock() + self._grace_s[signal.Signals(number)])
+        self._deadlines.append(self._clock() + self._grace_s[number])
 
 
 def train(job: Job, guard: PreemptionGuard, *, steps: int, save_every: int, save_s: float) -> int:

@@ -4,6 +4,7 @@ import math
 import os
 import random
 import signal
+import sys
 import threading
 
 import pytest
@@ -88,6 +89,13 @@ def test_it_goes_on_where_it_stopped(kata, oracle, ranks):
 
 def test_a_question_costs_four_bytes(kata, oracle, ranks, cost):
     def job(rank, world):
+        torch.set_default_dtype(torch.float64)  # the question is of float32 all the same
+        try:
+            return questions(rank, world)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def questions(rank, world):
         found = []
         for number in (signal.SIGUSR1, signal.SIGTERM):
             guard = kata.PreemptionGuard(check_every=5, device=rank_device(), clock=lambda: 7.0)
@@ -106,8 +114,8 @@ def test_a_question_costs_four_bytes(kata, oracle, ranks, cost):
         for (quiet, sent, before, stop, calls, after), grace_s in zip(
             found, (90.0, 30.0), strict=True
         ):
-            assert quiet == [False] * 20
-            assert stop == [True] * 10
+            assert quiet == [False] * 20, f"rank {rank}: should_stop without a signal: {quiet}"
+            assert stop == [True] * 10, f"rank {rank}: should_stop after a signal: {stop}"
             assert (sent[2], calls) == ({"all_reduce": 4}, {"all_reduce": 5}), (
                 f"rank {rank}: collectives in 20 steps, asked every fifth, and in ten more, a "
                 f"signal before the first: {sent[2]}, {calls}; expected 4 and 5 of all_reduce"
@@ -118,6 +126,41 @@ def test_a_question_costs_four_bytes(kata, oracle, ranks, cost):
             if world == 4:
                 cost.check("comm_bytes", sent[0])
                 cost.check("comm_steps", sent[1])
+
+
+def interrupted(kata, oracle, at):
+    """Signal a warning, SIGTERM at the `at`-th instruction of its handler; return the time left."""
+    ahead = at
+
+    def trace(frame, event, _):
+        nonlocal ahead
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            ahead -= 1
+            if ahead == 0:
+                signal.raise_signal(oracle.TERM)
+        return trace
+
+    options = {"grace_s": oracle.GRACE_S, "device": rank_device(), "clock": lambda: 7.0}
+    with kata.PreemptionGuard(**options) as guard:
+        sys.settrace(trace)
+        try:
+            signal.raise_signal(oracle.WARN)
+        finally:
+            sys.settrace(None)
+        guard.should_stop(0)
+    return guard.left_s, 30.0 if ahead <= 0 else 90.0
+
+
+def test_a_handler_may_be_interrupted_anywhere(kata, oracle, ranks):
+    def job(rank, world):
+        return [interrupted(kata, oracle, at) for at in range(1, 61)]
+
+    for at, (found, expected) in enumerate(ranks(ranks.world(2), job, timeout_s=LIMIT_S)[0], 1):
+        assert found == expected, (
+            f"SIGTERM at instruction {at} of the handler of a warning: {found} s left, expected "
+            f"{expected}"
+        )
 
 
 def test_a_group_of_some_ranks_stops_by_itself(kata, oracle, ranks):
@@ -167,7 +210,10 @@ def test_signals_from_outside_at_any_moment(kata, oracle, ranks, seed):
     for rank, found in enumerate(ranks(world, job, timeout_s=LIMIT_S)):
         for code, step, saves, every in found:
             want = [(step, oracle.weights_at(step, world))] if step else []
-            assert (code, step % every) == (kata.REQUEUE, 0), f"rank {rank}, step {step}: {code}"
+            assert (code, step % every) == (kata.REQUEUE, 0), (
+                f"rank {rank}, asked every {every} steps, stopped at {step} with {code}, expected "
+                f"{kata.REQUEUE} at a multiple"
+            )
             assert saves == want, f"rank {rank}: {saves}, expected {want}"
 
 
@@ -239,6 +285,7 @@ REFUSED = {
     "no signals": {"grace_s": {}},
     "no time": {"grace_s": {signal.SIGUSR1: 9.0, signal.SIGTERM: 0.0}},
     "less than no time": {"grace_s": {signal.SIGUSR1: -1.0}},
+    "a NaN": {"grace_s": {signal.SIGUSR1: 9.0, signal.SIGTERM: math.nan}},
     "never asked": {"check_every": 0},
 }
 
