@@ -87,7 +87,8 @@ def _mean(logp: Tensor, mask: Tensor, which: str) -> Tensor:
     logp = logp.masked_fill(~mask, 0)
     if (logp > 0).any():
         raise ValueError(f"logp_{which}: expected 0 or less, found {logp.max().item()}")
-    return logp.sum(dim=1, dtype=torch.promote_types(logp.dtype, torch.float32)) / count
+    wide = torch.float64 if logp.dtype == torch.float64 else torch.float32
+    return logp.sum(dim=1, dtype=wide) / count
 
 
 def _logit(x: Tensor) -> Tensor:

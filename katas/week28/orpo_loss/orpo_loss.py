@@ -39,7 +39,7 @@ def orpo_loss(
 
     Source: Hong et al. (arXiv 2403.07691), equations 6 and 7.
     """
-    # TODO(kata): check, means, log-odds, the two losses (about 15 lines with helpers)
+    # TODO(kata): check, means, log-odds, the two losses (about 20 lines with helpers)
     raise NotImplementedError
 
 
