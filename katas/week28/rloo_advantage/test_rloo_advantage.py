@@ -155,3 +155,14 @@ def test_moments_refuse(kata, oracle):
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):
             kata.gradient_moments(bandit.logits, bandit, k, estimator, groups, 0)
+
+
+def test_small_deviations_are_damped(kata, device, seed):
+    logits = torch.zeros(2, dtype=torch.float64, device=device)
+    slopes = {}
+    for unit in (1.0, 1e-4):  # one of two is worth a unit, so deviations are unit / sqrt(2), or 0
+        mean, _ = kata.gradient_moments(
+            logits, lambda a, unit=unit: unit * a.double(), 2, "std", 50, seed
+        )
+        slopes[unit] = mean[1].item() * (unit * 0.5**0.5 + 1e-4) / unit
+    assert slopes[1e-4] == pytest.approx(slopes[1.0], rel=1e-9), f"slopes by unit: {slopes}"
