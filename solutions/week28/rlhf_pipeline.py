@@ -129,7 +129,7 @@ def run(
     """
     if list(stages) != [one for one in STAGES if one in stages] or "sft" not in stages:
         raise ValueError(f"stages: expected sft, then dpo or grpo or both, found {stages}")
-    state = {"stages": list(stages), "at": 0, "step": 0, "optimizer": None, "adapters": {}}
+    state = {"stages": stages, "at": 0, "step": 0, "optimizer": None, "adapters": {}}
     return _work(model, data, cfg, store, state, Report())
 
 
@@ -175,7 +175,8 @@ def win_rate(
         tokens = model.sample(prompts, torch.Generator().manual_seed(seed))
         worth.append(data.utility(tokens))
     model.use(active)
-    return ((worth[0] > worth[1]).double() + (worth[0] == worth[1]).double() / 2).mean().item()
+    wins, ties = (worth[0] > worth[1]).sum().item(), (worth[0] == worth[1]).sum().item()
+    return (wins + ties / 2) / len(prompts)
 
 
 def _work(
@@ -204,13 +205,12 @@ def _work(
             if (now + 1) % cfg.every and now + 1 < steps:
                 continue
             _commit(store, pending)
-            adapters = {one: [p.detach() for p in model.adapter(one)] for one in done}
             # a copy: training goes on while it is written
             snapshot = deepcopy(
                 {
                     "cfg": asdict(cfg), "stages": stages, "at": at, "step": now + 1,
-                    "adapters": adapters, "optimizer": optimizer.state_dict(),
-                    "report": asdict(report),
+                    "adapters": {one: model.adapter(one) for one in done},
+                    "optimizer": optimizer.state_dict(), "report": asdict(report),
                 }
             )  # fmt: skip
             name = f"{stage}-{now + 1}"
@@ -235,8 +235,8 @@ def _sft_loss(model: Model, data: Data, cfg: Config, step: int, report: Report) 
 
 def _dpo_loss(model: Model, data: Data, cfg: Config, step: int, report: Report) -> Tensor:
     tokens, mask = data.pairs(step)
-    before = reference_logps(model, tokens, mask).sum(1)
-    gain = cfg.beta * (model(tokens).masked_fill(~mask, 0).sum(1) - before)
+    before = reference_logps(model, tokens, mask)
+    gain = cfg.beta * ((model(tokens) - before) * mask).sum(1)
     chosen, rejected = gain.chunk(2)
     report.margins.append((chosen - rejected).mean().item())
     return -F.logsigmoid(chosen - rejected).mean()
@@ -251,13 +251,14 @@ def _grpo_loss(model: Model, data: Data, cfg: Config, step: int, report: Report)
     rewards = data.utility(tokens)
     rows = rewards.view(-1, cfg.group)
     adv = (rows - rows.mean(1, keepdim=True)) / (rows.std(1, keepdim=True) + 1e-4)
-    before = reference_logps(model, tokens, mask)
-    logp = model(tokens).masked_fill(~mask, 0)
+    before = reference_logps(model, tokens, mask)[mask]
+    logp = model(tokens)[mask]
     ratio = (logp - logp.detach()).exp()  # 1, with a gradient
     divergence = torch.expm1(before - logp) - (before - logp)
     report.rewards.append(rewards.mean().item())
-    report.divergences.append(divergence[mask].mean().item())
-    return (cfg.kl * divergence - ratio * adv.view(-1, 1))[mask].mean()
+    report.divergences.append(divergence.mean().item())
+    adv = adv.view(-1, 1).expand(mask.shape)[mask]
+    return (cfg.kl * divergence - ratio * adv).mean()
 
 
 LOSSES = {"sft": _sft_loss, "dpo": _dpo_loss, "grpo": _grpo_loss}

@@ -151,4 +151,4 @@ def win_rate(
     Both answer the same prompts, each with a generator of its own with this seed. Afterwards the
     adapter that was active is active again.
     """
-    raise NotImplementedError  # TODO(kata): both answer, utilities decide (about 7 lines)
+    raise NotImplementedError  # TODO(kata): both answer, utilities decide (about 8 lines)
