@@ -107,6 +107,17 @@ def test_the_gradient_sums_to_nothing(kata, device, seed):
     assert bool((found.gather(1, labels[:, None]) > 0).all())
 
 
+def test_the_gradient_of_a_likely_token_is_rounded_once(kata, device):
+    # a probability of 0.99966, which float16 takes to 0.9995 or to 1
+    logits, labels = rows(device, [[0.0, -8.0]], [0])
+    lse = torch.tensor([math.log1p(math.exp(-8))], device=device)
+    dlogp = torch.ones(1, device=device)
+    found = kata.token_logprob_bwd(dlogp, logits.half(), labels, lse).tolist()
+    p = 1 / (1 + math.exp(8))
+    off = max(abs(found[0][0] - p), abs(found[0][1] + p))
+    assert off <= 1e-6, f"logits 0, -8, label 0: expected [[{p}, {-p}]], found {found}"
+
+
 @pytest.mark.parametrize("label", [-1, 7, -99, 2**40])
 def test_in_debug_mode_labels_are_columns(kata, device, label):
     logits = torch.zeros(3, 7, device=device)
