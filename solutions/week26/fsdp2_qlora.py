@@ -245,10 +245,9 @@ class ShardedQlora(ShardHooks):
             raise ValueError("module: expected whole weights, found shards")
         super().__init__(module)
         slots = named_slots(module)
-        params = list(dict.fromkeys(param for _, _, param in slots))
-        order = {param: at for at, param in enumerate(params)}
+        params = [param for _, _, param in slots]
         self._comm, self._layers = comm, layers
-        self._slots = [(owner, name, order[param]) for owner, name, param in slots]
+        self._slots = [(owner, name) for owner, name, _ in slots]
         self._nf4 = [Nf4Shard(layer.weight, comm.rank, comm.world) for layer in layers]
         self._weights = [
             torch.empty(layer.weight.shape, dtype=layer.a.dtype, device=layer.a.device)
@@ -278,7 +277,7 @@ class ShardedQlora(ShardHooks):
         for at, (nf4, weight) in enumerate(zip(self._nf4, self._weights, strict=True)):
             allocate_storage(weight)
             # autograd must not see the write: .data has a version counter of its own
-            three = tuple(next(arrived) for _ in range(3))
+            three = next(arrived), next(arrived), next(arrived)
             nf4.fsdp_post_all_gather(three, sent[at][1], weight.dtype, out=weight.data)
         for full, whole in zip(self._fulls, arrived, strict=True):
             allocate_storage(full)
@@ -323,13 +322,13 @@ class ShardedQlora(ShardHooks):
         parts = gathered.view(self._comm.world, -1).split([one.nbytes for one in pieces], dim=1)
         for piece, part in zip(pieces, parts, strict=True):
             # a copy, which begins where any dtype may
-            yield part.clone(memory_format=torch.contiguous_format).view(-1).view(piece.dtype)
+            yield part.clone().view(-1).view(piece.dtype)
 
     def _place(self, weights: list[Tensor] | list[Nf4Shard], params: list[nn.Parameter]) -> None:
         for layer, weight in zip(self._layers, weights, strict=True):
             layer.weight = weight
-        for owner, name, at in self._slots:
-            setattr(owner, name, params[at])
+        for (owner, name), param in zip(self._slots, params, strict=True):
+            setattr(owner, name, param)
 
 
 _UNIT = BLOCK * GROUP
@@ -343,4 +342,4 @@ def _largest(numel: int, unit: int, world: int) -> int:
 
 def _part(param: Tensor, comm: Collectives) -> Tensor:
     start, stop = shard_aligned(param.numel(), 1, comm.world)[comm.rank]
-    return param.detach().flatten()[start:stop]
+    return param.flatten()[start:stop]
