@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK = 128  # numbers that share a scale along the summed axis; of weights along both
 LARGEST = 448.0  # of e4m3
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # of x and w, and of results
 TINY = torch.finfo(torch.float32).tiny  # the smallest normal number: no scale is below it
 
 
@@ -143,10 +144,10 @@ def _fp8_gemm_nt_kernel(
     left_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(blocks):
-        a_scale = tl.load(a_scales + block * a_block, mask=rows < M, other=0.0)[:, None]
+        a_scale = tl.load(a_scales + block * a_block, mask=rows < M)[:, None]
         at = block * b_block
-        left_scale = a_scale * tl.load(left_scales + at, mask=left_cols < N, other=0.0)
-        right_scale = a_scale * tl.load(right_scales + at, mask=right_cols < N, other=0.0)
+        left_scale = a_scale * tl.load(left_scales + at, mask=left_cols < N)
+        right_scale = a_scale * tl.load(right_scales + at, mask=right_cols < N)
         a = a_desc.load([row, block * BLOCK])
         left_part = tl.dot(a, b_desc.load([left, block * BLOCK]).T)
         left_acc = _promote(left_acc, left_part, left_scale, IN_ORDER)
@@ -238,7 +239,7 @@ def fp8_train_linear(
         ValueError: an argument is not as said above, or not finite; in the backward pass dy is
             not finite (`dy: `). The message begins with the argument's name.
     """
-    if x.ndim != 2 or not x.is_floating_point() or not len(x):
+    if x.ndim != 2 or x.dtype not in DTYPES or not len(x):
         raise ValueError(f"x: expected [tokens, k], found {x.dtype} {tuple(x.shape)}")
     if w.ndim != 2 or w.shape[1] != x.shape[1] or w.shape[0] == 0 or w.shape[0] % BLOCK:
         raise ValueError(
@@ -274,7 +275,7 @@ def _check(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out_dtype: to
             )
         if not x.is_contiguous():
             raise ValueError(f"{name}: expected it contiguous, found strides {x.stride()}")
-    if out_dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    if out_dtype not in DTYPES:
         raise ValueError(f"out_dtype: expected float16, bfloat16 or float32, found {out_dtype}")
 
 

@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 BLOCK = 128  # numbers that share a scale along the summed axis; of weights along both
 LARGEST = 448.0  # of e4m3
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)  # of x and w, and of results
 TINY = torch.finfo(torch.float32).tiny  # the smallest normal number: no scale is below it
 
 
