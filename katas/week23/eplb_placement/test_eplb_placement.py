@@ -60,6 +60,7 @@ PACKS = {
     "full bins are passed by": ([9, 1, 1, 1, 1, 1], 2),
     "equal bins": ([5, 5, 3, 3, 2, 2], 3),
     "rising": ([1, 2, 3, 4, 5, 6, 7, 8], 2),
+    "next to nothing": ([4e-20, 3e-20, 2e-20, 1e-20], 2),
 }
 
 
