@@ -183,6 +183,15 @@ def test_numbers_are_the_nearest(kata, device, seed, name, block, rows):
     assert_nearest(numbers, scales, before, E4M3, block)
 
 
+@pytest.mark.parametrize("name", ["quant_1x128", "quant_128x128"])
+def test_half_precision_is_quantized_in_float32(kata, device, seed, name):
+    x = torch.randn(130, 256, generator=torch.Generator().manual_seed(seed)).to(device).half()
+    found, want = getattr(kata, name)(x), getattr(kata, name)(x.float())
+    for what, one, other in zip(("numbers", "scales"), found, want, strict=True):
+        off = int((one.float() != other.float()).sum())
+        assert off == 0, f"{off} {what} of float16 differ from those of the same x in float32"
+
+
 @pytest.mark.parametrize(("name", "argument"), [("quant_1x128", "x"), ("quant_128x128", "w")])
 def test_what_cannot_be_quantized_is_refused(kata, device, name, argument):
     bad = torch.ones(3, 128, device=device)
