@@ -1,6 +1,8 @@
 """Kata week27/rollout_scheduler: which rollouts run, under which policy, and what is trained on."""
 
+from collections import Counter
 from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple
 
 
@@ -38,10 +40,10 @@ class RolloutScheduler:
         self._max_staleness = max_staleness
         self._group_size = group_size
         self._batch_groups = batch_groups
-        self._requests = 0
+        self._places = count()  # of requests, in order of being added
         self._arrived: dict[int, int] = {}  # of groups: how many had come before
-        self._added: dict[int, int] = {}  # of groups: requests so far
-        self._finished: dict[int, int] = {}  # of groups: those that have ended
+        self._added: Counter[int] = Counter()  # of groups: requests so far
+        self._finished: Counter[int] = Counter()  # of groups: those that have ended
         self._oldest: dict[int, int] = {}  # of groups begun and not yet trained on: version
         self._group_of: dict[int, int] = {}  # of requests that wait or run
         self._running: set[int] = set()
@@ -58,13 +60,13 @@ class RolloutScheduler:
         if request.id in self._group_of:
             raise ValueError(f"id: expected a new one, found {request.id}, which has not finished")
         group = request.group
-        if self._added.get(group, 0) == self._group_size:
+        if self._added[group] == self._group_size:
             raise ValueError(f"group: expected one that is not complete, found {group}")
         arrival = self._arrived.setdefault(group, len(self._arrived))
-        self._added[group] = self._added.get(group, 0) + 1
+        self._added[group] += 1
         self._group_of[request.id] = group
-        self._requests += 1
-        entry = arrival // self._batch_groups, -(request.hint or 0), self._requests, request
+        place = next(self._places)
+        entry = arrival // self._batch_groups, -(request.hint or 0), place, request
         heappush(self._waiting, entry)
 
     def on_tick(self, policy_version: int) -> list[int]:
@@ -91,12 +93,12 @@ class RolloutScheduler:
         self._running.remove(req_id)
         self._free += 1
         group = self._group_of.pop(req_id)
-        self._finished[group] = self._finished.get(group, 0) + 1
+        self._finished[group] += 1
 
     def on_train_ready(self, policy_version: int) -> list[int]:
         """Choose the groups to train this version on, oldest first; none if it has to wait."""
         by_age = sorted(self._oldest, key=lambda group: (self._oldest[group], self._arrived[group]))
-        done = [group for group in by_age if self._finished.get(group) == self._group_size]
+        done = [group for group in by_age if self._finished[group] == self._group_size]
         batch = done[: self._batch_groups]
         # who is as old as may be now is too old for the next version
         limit = policy_version - self._max_staleness

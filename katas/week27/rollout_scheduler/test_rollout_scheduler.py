@@ -278,3 +278,9 @@ def test_requests_out_of_place_are_refused(kata):
     finish(scheduler, 1)
     ticks(scheduler, 0, 0)
     trains(scheduler, 0)  # group 1 has one of two
+    scheduler.add(kata.Request(2, 1))  # refused above, which changed nothing
+    finish(scheduler, 0)
+    ticks(scheduler, 0, 2)
+    finish(scheduler, 2)
+    trains(scheduler, 0, 0, 1)
+    refused("group", lambda: scheduler.add(kata.Request(3, 0)))  # trained on, it has all it had
