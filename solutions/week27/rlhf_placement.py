@@ -307,7 +307,7 @@ def _generate_s(cfg: RlhfCfg, machine: Machine, gpus: int, tp: int) -> float:
 
 def _replica_s(cfg: RlhfCfg, machine: Machine, lengths: tuple[int, ...], tp: int) -> float:
     """Prefill all prompts, then decode all responses side by side until the last has ended."""
-    ends = np.sort(np.array(lengths, dtype=np.int64))
+    ends = np.sort(np.array(lengths))
     steps = np.arange(1, ends.max(initial=0) + 1)
     running = len(ends) - np.searchsorted(ends, steps)
     seconds = decode_step_s(cfg.actor, machine, tp, running, running * (cfg.prompt + steps))

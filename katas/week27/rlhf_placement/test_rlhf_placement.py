@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 ALL = ("generator", "actor", "critic", "reward", "reference")
 
 
-def close(what, found, expected):
-    assert found == pytest.approx(expected, rel=1e-9), f"{what}: {found}, expected {expected}"
+def close(what, found, expected, rel=1e-9):
+    assert found == pytest.approx(expected, rel=rel), f"{what}: {found}, expected {expected}"
 
 
 def seven(kata, **changes):
@@ -69,7 +69,15 @@ def test_a_gpu_holds_most_at_its_fullest_moment(kata, oracle, which, n_gpus, pic
     candidates = list(kata.placements(cfg, n_gpus))
     placement = candidates[pick % len(candidates)]
     expected = [max(oracle.moments(cfg, placement, group)) for group in placement.groups]
-    close(f"{name}, {placement}", kata.rlhf_memory(cfg, placement), expected)
+    found = kata.rlhf_memory(cfg, placement)
+    close(f"{name}, {placement}", found, expected, rel=1e-12)  # to the byte
+
+
+def test_activations_are_those_of_the_model_that_trains(kata):
+    small = seven(kata, layers=16, hidden=2048, heads=16)
+    cfg = cfg_of(kata, [100] * 8, critic=small, reward=None, reference=None)
+    found = kata.rlhf_memory(cfg, placed(kata, (2, ["generator", "actor"]), (2, ["critic"])))
+    close("a critic of 16 layers of 2048", found[1], 56e9 + 2 * 8192 * 16 * 2048, rel=1e-12)
 
 
 def test_what_is_lent_to_the_host_takes_time_and_no_room(kata):
@@ -156,6 +164,16 @@ def test_an_iteration_is_that_of_its_events(kata, oracle, which, n_gpus, pick):
         )
 
 
+def test_other_lengths_take_other_times(kata, oracle):
+    """As many responses of as many tokens, in a call after the other."""
+    placement = placed(kata, (2, ALL), tp=2)
+    for lengths, prompt in (((9, 9, 9), 256), ((1, 1, 25), 256), ((1, 1, 25), 8)):
+        cfg = cfg_of(kata, lengths, prompt=prompt)
+        expected = oracle.simulate(cfg, placement, kata.H100)["total"]
+        found = kata.ppo_iteration_time(cfg, placement, kata.H100)["total"]
+        close(f"responses of {lengths} after {prompt}", found, expected)
+
+
 def heavy_tailed(n, cap=4096):
     drawn = np.random.default_rng(0).lognormal(6, 1, n)
     return (cap, *(int(length) for length in np.clip(drawn, 1, cap)[1:]))
@@ -178,7 +196,11 @@ def test_every_replica_gets_the_weights(kata):
     for gpus, tp, replicas in ((8, 1, 8), (8, 2, 4), (4, 4, 1)):
         apart = placed(kata, (gpus, ["generator"]), (2, roles), tp=tp)
         found = kata.sync_bytes(cfg, apart)
-        assert found == 14 * 10**9 * replicas, f"{replicas} replicas: {found} bytes"
+        expected = 14 * 10**9 * replicas
+        assert found == expected, f"{replicas} replicas: {found} bytes, expected {expected}"
+    odd = cfg_of(kata, [5], actor=replace(seven(kata), params=2**60 + 1), critic=None)
+    found = kata.sync_bytes(odd, placed(kata, (1, ["generator"]), (2, roles)))
+    assert found == 2**61 + 2, f"2**60 + 1 parameters: {found} bytes, expected {2**61 + 2}"
 
 
 # ---- the search ----------------------------------------------------------------------------
