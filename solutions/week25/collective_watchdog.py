@@ -210,6 +210,9 @@ class Watchdog:
             self._current = record, -math.inf
             self._known.wait()
             raise CollectiveTimeout(self.verdict) from error
+        except BaseException:
+            self._current = record, math.inf  # given up, which is no reason for an alarm
+            raise
         self._raise_verdict()
         self._current = record._replace(done=True), math.inf
 

@@ -1,5 +1,6 @@
 """Who is to blame, by tables and by fleets; what it costs; and real ranks that hang and die."""
 
+import math
 import threading
 import time
 
@@ -70,7 +71,9 @@ def test_who_is_to_blame_in_any_fleet(kata, oracle, seed):
     for at in range(300):
         records, alive, want = oracle.fault(seed + at)
         found = kata.diagnose({r: kata.Record(*one) for r, one in records.items()}, alive)
-        assert tuple(found) == want, f"records {records}, alive {alive}"
+        assert tuple(found) == want, (
+            f"records {records}, alive {alive}: {tuple(found)}, expected {want}"
+        )
 
 
 # ---- fleets ------------------------------------------------------------------------------------
@@ -132,6 +135,34 @@ def test_who_is_silent_for_a_while_is_not_dead(kata, oracle, seed):
     fleet.living |= {2}
     fleet.tick(3)
     assert fleet.verdicts == [("missing", (2,), 1)] * 3
+
+
+def test_a_sign_of_life_after_the_first_look_is_enough(kata, oracle):
+    fleet = oracle.Fleet(kata, 3)
+    fleet.begin([0])
+    for rank in (1, 2):
+        fleet.dogs[rank].poll()
+    fleet.now = 10.0
+    fleet.dogs[0].poll()
+    for rank in (1, 2):  # one at a time
+        fleet.now += 1.0
+        fleet.dogs[rank].poll()
+        fleet.dogs[0].poll()
+    assert fleet.verdicts[0] == ("missing", (1, 2), 1), (
+        "rank 0's first look after 10 s, a beat of rank 1 after 11 s, one of rank 2 after 12 s"
+    )
+
+
+def test_a_collective_that_was_given_up_causes_no_alarm(kata, oracle):
+    fleet = oracle.Fleet(kata, 2)
+    with pytest.raises(KeyError), fleet.dogs[0].guard(*SUM):
+        raise KeyError("of something else")
+    fleet.tick(40)
+    assert "alarm" not in fleet.store.data, f"40 s after it, in the store: {fleet.store.data}"
+    # the record is still there: the collective was never done
+    fleet.begin([1])
+    fleet.tick(30)
+    assert fleet.verdicts == [("stuck", (0, 1), 1)] * 2
 
 
 def test_silence_has_an_end(kata, oracle):
@@ -301,7 +332,8 @@ FINE = {"rank": 0, "world": 2, "timeout_s": 3.0, "poll_s": 1.0, "silence_s": 2.0
 REFUSED = {
     "no ranks": {"world": 0}, "a rank too many": {"rank": 2}, "a rank below 0": {"rank": -1},
     "no time between polls": {"poll_s": 0.0}, "a timeout of one poll": {"timeout_s": 1.0},
-    "a silence of one poll": {"silence_s": 1.0},
+    "a silence of one poll": {"silence_s": 1.0}, "a timeout of NaN": {"timeout_s": math.nan},
+    "a silence of NaN": {"silence_s": math.nan},
 }  # fmt: skip
 
 
