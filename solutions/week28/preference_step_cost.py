@@ -218,7 +218,7 @@ def cheapest(methods: Sequence[str], cfg: Model, job: Job, gpu: Gpu, data: str) 
 
 
 def _needs(method: str, job: Job) -> dict[str, object]:
-    lora = bool(job.lora_params)
+    lora = job.lora_params != 0
     needs = inventory(method, lora=lora, ref_cached=job.ref_cached, beta=job.beta)
     for name in ("b", "prompt", "resp", "group", "tp"):
         if getattr(job, name) < 1:
