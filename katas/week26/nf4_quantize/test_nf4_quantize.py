@@ -155,7 +155,9 @@ def test_each_scale_goes_to_the_nearest_level(kata, oracle, device, n, block, se
         largest = part.abs().max()
         best = (part[:, None] - table * largest).abs().amin(1)
         worst = (found.abs() - best).max().item()
-        assert worst <= 1e-8, f"block {i} of {absmax.tolist()}: {worst} farther than the nearest"
+        # roundings of the scale, of its product with a level, and of the sum with the offset
+        limit = 3 * torch.finfo(torch.float32).eps * absmax.max().item()
+        assert worst <= limit, f"block {i} of {absmax.tolist()}: {worst} farther than the nearest"
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -58,7 +58,8 @@ def losses(given, clip=0.2, vclip=0.2):
         else:
             found["value_loss"] += (value - target) ** 2 / 2 / n
             d_values[at] = (value - target) / n
-    return found, torch.tensor(d_logp).view(shape), torch.tensor(d_values).view(shape)
+    exact = [torch.tensor(d, dtype=torch.float64).view(shape) for d in (d_logp, d_values)]
+    return found, *exact
 
 
 def share_of_liked(tokens, mask):

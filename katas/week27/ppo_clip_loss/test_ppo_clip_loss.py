@@ -292,7 +292,7 @@ def test_a_step_learns_from_what_was_written(kata, oracle, monkeypatch, one_thre
     before = copy.deepcopy(policy)
     policy.sample = sample
     (found,) = train(
-        kata, oracle, policy, 1, ref=ref, score=score, batch=20, beta=0.3, lam=1.0, seed=seed
+        kata, oracle, policy, 1, ref=ref, score=score, batch=80, beta=0.3, lam=1.0, seed=seed
     )
     ((tokens, mask),) = scored
     (batch,) = learnt
@@ -306,7 +306,7 @@ def test_a_step_learns_from_what_was_written(kata, oracle, monkeypatch, one_thre
     scores = (tokens * mask).sum(1) / 10
     close("score", found["score"], scores.mean().item())
     gains = []
-    for row in range(20):
+    for row in range(80):
         length = int(mask[row].sum())
         for at in range(length):
             # without discounts: the score, and the penalties still to come
