@@ -100,10 +100,13 @@ class RolloutScheduler:
         by_age = sorted(self._oldest, key=lambda group: (self._oldest[group], self._arrived[group]))
         done = [group for group in by_age if self._finished[group] == self._group_size]
         batch = done[: self._batch_groups]
-        # who is as old as may be now is too old for the next version
-        limit = policy_version - self._max_staleness
-        last_call = {group for group in by_age if self._oldest[group] <= limit}
-        if len(batch) < self._batch_groups or not last_call <= {*batch}:
+        limit = policy_version - self._max_staleness  # what is as old is too old after this step
+        left = [self._oldest[group] for group in by_age if group not in batch]
+        late = any(
+            sum(version <= limit + steps for version in left) > steps * self._batch_groups
+            for steps in range(min(self._max_staleness, len(left)) + 1)
+        )
+        if len(batch) < self._batch_groups or late:
             return []
         for group in batch:
             del self._oldest[group]

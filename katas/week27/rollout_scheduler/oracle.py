@@ -124,11 +124,14 @@ class Engine:
             return
         done = [group for group in self.oldest if self.ends.get(group, 0) == self.group_size]
         done = [group for group in done if group not in self.trained]
-        limit = self.version - self.staleness
-        others = {group for group, age in self.oldest.items() if age <= limit}
-        assert len(done) < self.batch or others - self.trained - {*done}, (
-            f"on_train_ready({self.version}) waits, though {done} are complete and none else is "
-            "about to be too old"
+        oldest = sorted(done, key=lambda group: (self.oldest[group], self.turn[group]))
+        chosen = {*oldest[: self.batch], *self.trained}
+        left = sorted(age for group, age in self.oldest.items() if group not in chosen)
+        # the n-th of those left is trained on after as many steps at the earliest
+        ages = [self.version + 1 + at // self.batch - age for at, age in enumerate(left)]
+        assert len(done) < self.batch or max(ages, default=0) > self.staleness, (
+            f"on_train_ready({self.version}) waits, though {done} are complete and none else "
+            "would get too old"
         )
 
     def _advance(self):

@@ -56,5 +56,5 @@ class RolloutScheduler:
 
     def on_train_ready(self, policy_version: int) -> list[int]:
         """Choose the groups to train this version on, oldest first; none if it has to wait."""
-        # TODO(kata): the oldest complete groups, if that leaves nobody behind (about 10 lines)
+        # TODO(kata): the oldest complete groups, if that leaves nobody behind (about 15 lines)
         raise NotImplementedError

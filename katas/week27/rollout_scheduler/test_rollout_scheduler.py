@@ -168,6 +168,7 @@ def test_a_group_is_as_old_as_its_first_token(kata):
 @example(3, 1, 1, 4, 4, 0.3, True, 1)
 @example(64, 1, 64, 1, 3, 0.3, False, 2)
 @example(5, 0, 1, 3, 0, 0.3, False, 2)  # nothing to do
+@example(5, 2, 1, 2, 4, 0.0, False, 340)  # more that age together than one step takes
 def test_an_engine_is_kept_busy_within_the_rules(
     kata, oracle, slots, staleness, group_size, batch, batches, train_s, hints, draw
 ):
