@@ -40,7 +40,7 @@ class Data(Protocol):
     """The samples, by their numbers from 0 on."""
 
     def batch(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Return inputs [len(ids), 6] and targets [len(ids), 2], float64."""
+        """Return inputs [len(ids), 6] and targets [len(ids), 2], float64; may draw at random."""
 
 
 class Store(Protocol):

@@ -60,7 +60,11 @@ def weights_after(kata, job, steps):
 
 
 class Data:
-    """Samples, with a log of what each rank has read; a rank can die before it reads a batch."""
+    """
+    Samples, with a log of what each rank has read; a rank can die before it reads a batch.
+
+    Reading draws random numbers, as an augmentation would: what is seeded too early is seen.
+    """
 
     def __init__(self, log, start, rank):
         self.log, self.who = os.open(log, os.O_APPEND | os.O_WRONLY | os.O_CREAT), (start, rank)
@@ -69,6 +73,7 @@ class Data:
         point("batch")
         raw = pickle.dumps((self.who, list(ids)))
         os.write(self.log, len(raw).to_bytes(4, "little") + raw)
+        torch.rand(len(ids))
         return samples(ids)
 
 

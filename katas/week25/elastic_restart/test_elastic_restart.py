@@ -131,15 +131,20 @@ def test_epochs_follow_one_another_without_a_gap(kata, oracle, seed, samples):
         assert found == expected, f"{job}, step {step}: expected {expected}, found {found}"
 
 
-def test_a_late_step_asks_for_its_own_epochs_alone(kata, oracle, seed, calls):
-    job = oracle.config(kata, seed)
+# the end of one epoch and the beginning of the next; exactly one; exactly three
+@pytest.mark.parametrize(("samples", "epochs"), [(17, 2), (12, 1), (4, 3)], ids=str)
+def test_a_late_step_asks_for_its_own_epochs_alone(kata, oracle, seed, calls, samples, epochs):
+    job = oracle.config(kata, seed, samples=samples)
     step = 10**6
-    epoch, at = divmod(step * 12, 17)
-    orders = kata.epoch_order(job, epoch) + kata.epoch_order(job, epoch + 1)
-    asked = calls("epoch_order", limit=3)
+    epoch, at = divmod(step * 12, samples)
+    stream = [one for more in range(epochs) for one in kata.epoch_order(job, epoch + more)]
+    expected = stream[at : at + 12]
+    asked = calls("epoch_order", limit=epochs + 1)
     found = kata.samples_at(job, step)
-    assert found == orders[at : at + 12], f"step {step}: expected {orders[at : at + 12]}"
-    assert asked.calls == 2, f"12 samples of 2 epochs: asked for {asked.calls} orders"
+    assert found == expected, f"{job}, step {step}: expected {expected}, found {found}"
+    assert asked.calls == epochs, (
+        f"{job}, step {step}: expected {epochs} calls of epoch_order, found {asked.calls}"
+    )
 
 
 # ---- training ------------------------------------------------------------------------------
@@ -171,9 +176,10 @@ def test_a_crash_costs_the_steps_since_the_last_checkpoint(
     cost.check("recomputed", 4 - ends[0].value[0].first)
     assert_same_bits(ranks, kata, oracle, job, ends)
     assert_read(kata, oracle, job, folder, [(0, 2), (3, 2)])
-    for end in ends:
+    for rank, end in enumerate(ends):
         report = end.value[0]
-        assert (report.first, report.steps_run, report.restarts) == (3, STEPS - 3, 1)
+        found, expected = (report.first, report.steps_run, report.restarts), (3, STEPS - 3, 1)
+        assert found == expected, f"start 1, rank {rank}: expected {expected}, found {found}"
 
 
 def test_four_ranks_then_three_then_one(kata, oracle, ranks, launch, seed, folder):
@@ -185,20 +191,37 @@ def test_four_ranks_then_three_then_one(kata, oracle, ranks, launch, seed, folde
     ends = launch(job, 3, 1)
     assert_same_bits(ranks, kata, oracle, job, ends)
     assert_read(kata, oracle, job, folder, [(0, 4), (0, 3), (3, 2), (6, 1)])
-    assert ends[0].value[0].restarts == 3
+    restarts = ends[0].value[0].restarts
+    assert restarts == 3, f"restarts: expected 3, found {restarts}"
+
+
+def test_a_job_that_was_done_goes_on_under_another_agent(kata, oracle, ranks, launch, seed):
+    """Who wants more steps starts torchrun anew: no restarts, and saved as if never stopped."""
+    job = oracle.config(kata, seed)
+    launch(job, 0, 2, steps=2)
+    ends = launch(job, 0, 2)
+    assert_same_bits(ranks, kata, oracle, job, ends)
+    for rank, end in enumerate(ends):
+        report, saved = end.value
+        expected = (2, STEPS - 2, 0), [3, 6, 8] if rank == 0 else []
+        found = (report.first, report.steps_run, report.restarts), saved
+        assert found == expected, f"rank {rank}, after 2 steps: expected {expected}, found {found}"
 
 
 def test_a_job_that_is_done_does_nothing(kata, oracle, ranks, launch, seed, folder):
-    """Saved once, though the last step is also one of every two; asked for fewer steps as well."""
+    """Saved once, though the last step is also one of every two; asked for fewer steps, or none."""
     job = oracle.config(kata, seed, every=2)
-    for start, (steps, expected) in enumerate([(2, (0, 2)), (2, (2, 0)), (1, (2, 0))]):
+    asked = [(0, (0, 0)), (2, (0, 2)), (2, (2, 0)), (1, (2, 0))]
+    for start, (steps, expected) in enumerate(asked):
         ends = launch(job, start, 2, steps=steps)
         for rank, end in enumerate(ends):
             report, saved = end.value
-            wanted = *expected, [2] if start == rank == 0 else []
+            wanted = *expected, [2] if (start, rank) == (1, 0) else []
             found = report.first, report.steps_run, saved
             assert found == wanted, f"start {start}, rank {rank}: expected {wanted}, found {found}"
-        assert_same_bits(ranks, kata, oracle, job, ends, steps=2)
+        assert_same_bits(ranks, kata, oracle, job, ends, steps=sum(expected))
+    read = sorted({start for start, _ in oracle.read_log(folder / "log")})
+    assert read == [1], f"starts that have read samples: expected [1], found {read}"
 
 
 def test_a_group_of_ranks_can_be_the_job(kata, oracle, ranks, seed, folder, cost):
@@ -216,9 +239,14 @@ def test_a_group_of_ranks_can_be_the_job(kata, oracle, ranks, seed, folder, cost
 
     _, first, second = ranks(3, work)
     expected = ranks.alone(oracle.weights_after, kata, job, 2)
-    for report, _, saved in (first, second):
-        assert torch.equal(report.weights, expected), f"expected {expected}, found {report}"
-        assert saved == ([2] if report is first[0] else []), f"saved: {saved}"
+    for rank, (report, _, saved) in enumerate((first, second)):
+        who = f"rank {rank} of the group of ranks 1 and 2"
+        assert torch.equal(report.weights, expected), (
+            f"{who}, weights: expected {expected[:4].tolist()} …, "
+            f"found {report.weights[:4].tolist()} …"
+        )
+        wanted = [2] if rank == 0 else []
+        assert saved == wanted, f"{who}, saved: expected {wanted}, found {saved}"
     cost.check("sent", max(first[1], second[1]))
 
 
@@ -233,10 +261,7 @@ def test_a_job_that_cannot_be_shared_out_reads_nothing(kata, oracle, ranks, seed
     odd = oracle.config(kata, seed, micro_batch=5)
 
     def work(rank, world):
-        for changed, name in [
-            (job, "world"),
-            (oracle.config(kata, seed, micro_batch=5), "global_batch"),
-        ]:
+        for changed, name in [(job, "world"), (odd, "global_batch")]:
             with pytest.raises(ValueError, match=f"^{name}: "):
                 kata.train(changed, Shut(), Shut(), 1)
 
