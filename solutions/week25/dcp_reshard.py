@@ -184,7 +184,8 @@ def load_shards(
 
     Raises:
         ValueError: KEY: not in the checkpoint, wanted by no rank, of another shape or dtype, or
-            not saved completely; a line for each such key. On all ranks; nothing is filled.
+            not saved where a rank wants it; a line for each such key. On all ranks; nothing is
+            filled.
     """
     rank = dist.get_rank(group)
     raw = [store.read(METADATA) if rank == 0 else None]
@@ -251,11 +252,10 @@ def _runs(chunk: Chunk, want: Box, itemsize: int) -> Iterator[Read]:
     )
     if min(sizes, default=1) <= 0:
         return
-    # axes from `inner` + 1 on are whole on both sides: what they have in common is one run
-    inner = len(sizes)
-    while inner > 0 and sizes[inner - 1] == saved.sizes[inner - 1] == want.sizes[inner - 1]:
+    # axes after `inner` are whole on both sides: from `inner` on it is one run
+    inner = max(len(sizes) - 1, 0)
+    while inner > 0 and sizes[inner] == saved.sizes[inner] == want.sizes[inner]:
         inner -= 1
-    inner = max(inner - 1, 0)
     nbytes = math.prod(sizes[inner:]) * itemsize
     for outer in product(*map(range, sizes[:inner])):
         corner = [start + step for start, step in zip(low, outer + (0,) * len(sizes), strict=False)]

@@ -166,7 +166,8 @@ def load_shards(
 
     Raises:
         ValueError: KEY: not in the checkpoint, wanted by no rank, of another shape or dtype, or
-            not saved completely; a line for each such key. On all ranks; nothing is filled.
+            not saved where a rank wants it; a line for each such key. On all ranks; nothing is
+            filled.
     """
     # TODO(kata): read METADATA once, plan and check everything, fill (about 30 lines with helpers)
     raise NotImplementedError

@@ -30,6 +30,9 @@ def test_rows_of_rows_are_one_read_a_file(kata, oracle):
     assert_plan(kata, oracle, chunks, ((1, 0), (4, 4)))
     assert_plan(kata, oracle, chunks, ((0, 0), (7, 4)), itemsize=2)
     assert_plan(kata, oracle, chunks, ((2, 0), (2, 4)), itemsize=1)
+    # two chunks side by side in one file, a read each
+    chunks = [("a", 35, ((2, 0), (2, 4))), ("a", 3, ((0, 0), (2, 4)))]
+    assert_plan(kata, oracle, chunks, ((0, 0), (4, 4)))
 
 
 def test_columns_are_a_read_for_each_row(kata, oracle):
@@ -84,6 +87,17 @@ def test_a_large_tensor_is_planned_in_a_few_steps(kata, lines):
         assert found == expected, f"want {want}: expected {expected}, found {found}"
 
 
+def test_many_chunks_are_each_looked_at_once(kata, lines):
+    """1,000 rows of 3, each a chunk, of which one column is wanted: a read for each."""
+    n = 1_000
+    chunks = [kata.Chunk("a", 12 * row, kata.Box((row, 0), (1, 3))) for row in range(n)]
+    expected = [("a", 12 * row + 4, 4, 4 * row) for row in range(n)]
+    with lines(limit=200 * n):
+        found = [tuple(read) for read in kata.plan_reads(chunks, kata.Box((0, 1), (n, 1)), 4)]
+    for row, (read, want) in enumerate(zip(found, expected, strict=True)):
+        assert read == want, f"column 1 of 3, row {row} of {n}: expected {want}, found {read}"
+
+
 @st.composite
 def cuts(draw):
     """A tensor cut into a grid, one chunk a file or many in one, and a box of it."""
@@ -133,12 +147,13 @@ def load(kata, oracle, state, path, rank, world, kind, group=None):
     """Load; return what the rank read, and what it should have found as (key, expected, found)."""
     folder = oracle.Folder(path)
     pieces = wanted(kata, oracle, state, rank, world, kind)
+    memory = {key: piece.tensor.detach() for key, piece in pieces.items()}  # as it was passed
     kata.load_shards(folder, pieces, group)
     wrong = [
         (key, want, found)
         for key, piece in pieces.items()
         for want in [oracle.bits(oracle.cut(state[key], *piece.box))]
-        for found in [oracle.bits(piece.tensor)]
+        for found in [oracle.bits(memory[key])]
         if want != found
     ]
     return folder.reads, wrong, pieces
@@ -205,45 +220,49 @@ def test_each_box_is_written_once_by_whoever_has_least(kata, oracle, ranks, seed
 
 
 def test_order_of_keys_and_boxes_decides_and_not_that_of_ranks(kata, oracle, ranks, tmp_path):
-    """Rank 0 has the later rows, rank 2 nothing at all; keys come in another order."""
+    """Rank 0 has the later rows, rank 2 nothing, nobody the last row; keys in another order."""
     rows = torch.arange(6, dtype=torch.int16).view(3, 2)
 
     def work(rank, world):
         mine = {}
         if rank < 2:
             half = rows[1:] if rank == 0 else rows[:1]
-            mine["z"] = kata.Piece(half, (1 - rank, 0), (3, 2))
+            mine["z"] = kata.Piece(half, (1 - rank, 0), (4, 2))
             mine["m"] = kata.Piece(torch.ones(5, dtype=torch.uint8), (0,), (5,))
-            mine["a"] = kata.Piece(torch.ones(3, dtype=torch.uint8), (0,), (3,))
+            mine["a"] = kata.Piece(torch.ones(3, dtype=torch.int16), (0,), (3,))
+            mine["n"] = kata.Piece(torch.ones(2, dtype=torch.uint8), (0,), (2,))
         kata.save_shards(oracle.Folder(tmp_path), mine)
         want = (
             {}
             if rank == 1
             else {
                 key: kata.Piece(torch.zeros_like(value), *where)
-                for key, value, *where in [("z", rows, (0, 0), (3, 2))]
+                for key, value, *where in [("z", rows, (0, 0), (4, 2))]
             }
         )
         if rank == 2:
-            for key, n in [("m", 5), ("a", 3)]:
-                want[key] = kata.Piece(torch.zeros(n, dtype=torch.uint8), (0,), (n,))
+            for key, n in [("m", 5), ("a", 3), ("n", 2)]:
+                dtype = torch.int16 if key == "a" else torch.uint8
+                want[key] = kata.Piece(torch.zeros(n, dtype=dtype), (0,), (n,))
         kata.load_shards(oracle.Folder(tmp_path), want)
         return {key: piece.tensor.tolist() for key, piece in want.items()}
 
     found = ranks(3, work)
     whole = {"z": rows.tolist()}
-    assert found == [whole, {}, {**whole, "m": [1] * 5, "a": [1] * 3}]
+    assert found == [whole, {}, {**whole, "m": [1] * 5, "a": [1] * 3, "n": [1] * 2}]
     first, second = kata.shard_file(0), kata.shard_file(1)
-    # a: 3 bytes to rank 0; m: 5 to rank 1; z: each its own
+    # a: 6 bytes, 3 elements, to rank 0; m: 5 bytes to rank 1, and n: 2, for 5 are fewer than 6;
+    # z: each its own
     expected = {
-        "a": kata.Entry("uint8", (3,), (kata.Chunk(first, 0, kata.Box((0,), (3,))),)),
+        "a": kata.Entry("int16", (3,), (kata.Chunk(first, 0, kata.Box((0,), (3,))),)),
         "m": kata.Entry("uint8", (5,), (kata.Chunk(second, 0, kata.Box((0,), (5,))),)),
+        "n": kata.Entry("uint8", (2,), (kata.Chunk(second, 5, kata.Box((0,), (2,))),)),
         "z": kata.Entry(
             "int16",
-            (3, 2),
+            (4, 2),
             (
-                kata.Chunk(second, 5, kata.Box((0, 0), (1, 2))),
-                kata.Chunk(first, 3, kata.Box((1, 0), (2, 2))),
+                kata.Chunk(second, 7, kata.Box((0, 0), (1, 2))),
+                kata.Chunk(first, 6, kata.Box((1, 0), (2, 2))),
             ),
         ),
     }
@@ -272,6 +291,18 @@ def test_nothing_is_named_before_it_is_written(kata, oracle, ranks, tmp_path):
     expected = sorted([kata.METADATA, kata.shard_file(1)])
     for rank, (there, _) in enumerate(results):
         assert there == expected, f"when rank {rank} is done: expected {expected}, found {there}"
+
+
+def test_no_keys_make_a_checkpoint_without_keys(kata, oracle, ranks, tmp_path):
+    def work(rank, world):
+        kata.save_shards(oracle.Folder(tmp_path), {})
+        kata.load_shards(oracle.Folder(tmp_path), {})
+        return sorted(file.name for file in tmp_path.iterdir())
+
+    for rank, found in enumerate(ranks(2, work)):
+        assert found == [kata.METADATA], f"rank {rank}: expected [{kata.METADATA!r}], found {found}"
+    found = kata.unpack((tmp_path / kata.METADATA).read_bytes())
+    assert found == {}, f"METADATA of no keys: expected {{}}, found {found}"
 
 
 def test_stages_have_keys_of_their_own_and_any_ranks_are_a_group(kata, oracle, ranks, tmp_path):
@@ -306,11 +337,15 @@ def lines_of(error):
 def test_what_does_not_fit_is_named_on_all_ranks_before_anything_is_filled(
     kata, oracle, ranks, tmp_path
 ):
+    names = ("a", "dtype", "empty", "shape", "unexpected", "hole")
+
     def piece(tensor, rank):
+        if not len(tensor):
+            return kata.Piece(tensor, (4, 0), (4, 3))
         return kata.Piece(tensor, (rank * len(tensor), 0), (2 * len(tensor), tensor.shape[1]))
 
     def work(rank, world):
-        whole = {key: torch.ones(2, 3) for key in ("a", "dtype", "shape", "unexpected", "hole")}
+        whole = {key: torch.ones(2, 3) for key in names}
         state = {key: piece(tensor, rank) for key, tensor in whole.items()}
         if rank == 1:
             del state["hole"]  # its rows are never saved
@@ -318,6 +353,7 @@ def test_what_does_not_fit_is_named_on_all_ranks_before_anything_is_filled(
         want = {"a": torch.zeros(2, 3), "missing": torch.zeros(2, 3)}
         if rank == 1:
             want["dtype"] = torch.zeros(2, 3, dtype=torch.bfloat16)
+            want["empty"] = torch.zeros(0, 3, dtype=torch.bfloat16)
             want["shape"] = torch.zeros(3, 3)
             want["hole"] = torch.zeros(2, 3)
         folder = oracle.Folder(tmp_path)
@@ -326,7 +362,7 @@ def test_what_does_not_fit_is_named_on_all_ranks_before_anything_is_filled(
         read = [name for name, *_ in folder.reads if name != kata.METADATA]
         return lines_of(caught.value), [*map(torch.count_nonzero, want.values())], read
 
-    expected = ["dtype", "hole", "missing", "shape", "unexpected"]
+    expected = ["dtype", "empty", "hole", "missing", "shape", "unexpected"]
     for rank, (found, filled, read) in enumerate(ranks(2, work)):
         assert found == expected, f"keys named on rank {rank}: expected {expected}, found {found}"
         assert not any(filled), f"rank {rank}: expected nothing filled, found {filled}"
@@ -336,18 +372,21 @@ def test_what_does_not_fit_is_named_on_all_ranks_before_anything_is_filled(
 @pytest.mark.parametrize("what", ["dtype", "shape"])
 def test_ranks_that_disagree_write_nothing(kata, oracle, ranks, tmp_path, what):
     def work(rank, world):
-        dtype = torch.float16 if what == "dtype" and rank else torch.bfloat16
+        dtype, rows = (torch.float16, 0) if what == "dtype" and rank else (torch.bfloat16, 2)
         shape = (4, 3) if what == "shape" and rank else (4, 2)
         state = {
-            "fine": kata.Piece(torch.ones(2), (2 * rank,), (4,)),
-            "odd": kata.Piece(torch.ones(2, 2, dtype=dtype), (2 * rank, 0), shape),
+            "fine": kata.Piece(torch.ones(2), (2 * rank,), (6,)),
+            "odd": kata.Piece(torch.ones(rows, 2, dtype=dtype), (2 * rank, 0), shape),
         }
+        if rank == 2:
+            del state["odd"]
         with pytest.raises(ValueError, match="^odd: "):
             kata.save_shards(oracle.Folder(tmp_path), state)
         dist.barrier()
         return [file.name for file in tmp_path.iterdir()]
 
-    assert ranks(2, work) == [[], []]
+    for rank, found in enumerate(ranks(3, work)):
+        assert found == [], f"files that rank {rank} sees: expected none, found {found}"
 
 
 def test_nobody_reads_or_sends_more_than_it_needs(kata, oracle, ranks, tmp_path, cost):
