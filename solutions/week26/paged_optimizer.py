@@ -98,7 +98,8 @@ class PagePool:
 
         Raises:
             ValueError: there is no such page.
-            RuntimeError: it is not on the device, and `capacity` others are in use.
+            RuntimeError: it is not on the device, and `capacity` others are in use; nothing has
+                changed then.
         """
         if not 0 <= page < self.memory.n_pages:
             raise ValueError(f"page: expected 0 to {self.memory.n_pages - 1}, found {page}")

@@ -93,7 +93,8 @@ class PagePool:
 
         Raises:
             ValueError: there is no such page.
-            RuntimeError: it is not on the device, and `capacity` others are in use.
+            RuntimeError: it is not on the device, and `capacity` others are in use; nothing has
+                changed then.
         """
         # TODO(kata): check, make room, load; who uses it (about 20 lines with helpers)
         raise NotImplementedError

@@ -1,7 +1,5 @@
 """Pages come and go as they should, a step is AdamW's, and no copy is made that need not be."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from hypothesis import given
@@ -93,6 +91,8 @@ def test_a_page_in_use_stays(kata, oracle):
     pool.acquire(3)
     with pytest.raises(RuntimeError):
         pool.acquire(2)  # 0 and 3 are in use
+    with pytest.raises(ValueError, match="^page: "):
+        pool.release(2, dirty=False)  # it was refused, so nobody uses it
     assert sorted(memory.frames) == [0, 3], f"frames of {sorted(memory.frames)}, expected 0 and 3"
 
 
@@ -202,38 +202,51 @@ def test_pages_without_gradients_stay(kata, oracle, seed):
 
 
 def test_a_step_of_nothing_does_not_turn_the_order(kata, oracle, seed):
-    params, grads = matrix(oracle, 6, seed, 3)
+    params, grads = oracle.draw([(6, 8), (0,)], 3, seed)
     memory, _, own, optimizer = build(kata, oracle, params, 4)
     for few in grads[:2]:
         step(optimizer, own, few)
-        step(optimizer, own, [None])
+        step(optimizer, own, [None, few[1]])  # a gradient without elements has no page
     step(optimizer, own, grads[2])
     assert memory.count("load") == 6 + 2 + 2, f"6 pages, budget 4: {memory.count('load')} loads"
+    found = [state["step"] for state in optimizer.state_dict()]
+    assert found == [3, 3], f"three steps, and two of nothing: t of {found}, expected 3 and 3"
 
 
-@pytest.mark.parametrize("capacity", [2, 5])
+@pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_the_next_page_is_fetched_while_one_is_updated(kata, oracle, seed, capacity):
-    log = []
+    log, seen = [], {}
+
+    def note_updates():  # a page has a row of the parameter
+        for page, row in enumerate(own[0].detach()):
+            if not torch.equal(row, seen[page]):
+                log.append(("update", page))
+            seen[page] = row.clone()
 
     class Spy(kata.PagePool):
         def acquire(self, page):
+            note_updates()
             log.append(("acquire", page))
             return super().acquire(page)
 
         def release(self, page, dirty):
+            note_updates()
             log.append(("release", page))
             super().release(page, dirty)
 
     params, grads = matrix(oracle, 6, seed, 2)
     _, _, own, optimizer = build(kata, oracle, params, capacity, pool=Spy)
+    seen.update(enumerate(params[0]))
     for few in grads:
         log.clear()
         step(optimizer, own, few)
+        note_updates()
         order = [page for what, page in log if what == "acquire"]
         want = [("acquire", order[0])]
-        for page, following in pairwise(order):
-            want += [("acquire", following), ("release", page)]
-        want.append(("release", order[-1]))
+        for page, following in zip(order, [*order[1:], None], strict=True):
+            coming = [] if following is None else [("acquire", following)]
+            turn = [("update", page), ("release", page)]
+            want += turn + coming if capacity == 1 else coming + turn
         assert log == want, f"budget {capacity}: {log}, expected {want}"
 
 
@@ -250,7 +263,7 @@ def test_states_are_read_wherever_they_are(kata, oracle, seed):
     _, states = oracle.adamw(params, grads[:2], torch.float32)
     step(optimizer, own, grads[2])  # what was returned are copies
     for at, (one, two) in enumerate(zip(found, again, strict=True)):
-        assert one["step"] == 2, f"parameter {at}: step {one['step']}, expected 2"
+        assert repr(one["step"]) == "2", f"parameter {at}: step {one['step']!r}, expected 2"
         for name in ("exp_avg", "exp_avg_sq"):
             assert one[name].shape == params[at].shape, f"{name} of {at}: {one[name].shape}"
             assert torch.equal(one[name], two[name]), f"{name} of {at} differs from call to call"
@@ -281,15 +294,32 @@ def test_moments_are_kept_in_pages_alone(kata, oracle, seed):
 
 
 def test_gradients_in_any_layout(kata, oracle, seed):
-    params, grads = oracle.draw([(5, 6)], 2, seed)
+    params, grads = oracle.draw([(5, 6), (9,)], 2, seed)
     _, _, plain, optimizer = build(kata, oracle, params, 2)
     _, _, own, other = build(kata, oracle, params, 2)
     for few in grads:
         step(optimizer, plain, few)
-        strided = few[0].T.contiguous().T
-        step(other, own, [strided])
-        assert torch.equal(strided, few[0]), "the gradient was changed"
-    assert torch.equal(own[0], plain[0]), "a gradient stored by columns gives another result"
+        by_columns = few[0].T.contiguous().T
+        every_other = torch.stack([few[1], few[0].flatten()[:9]], -1)[:, 0]
+        step(other, own, [by_columns, every_other])
+        for at, (param, grad) in enumerate(zip(own, (by_columns, every_other), strict=True)):
+            assert param.grad is grad, f"parameter {at}: the gradient was replaced"
+            assert torch.equal(grad, few[at]), f"parameter {at}: the gradient was changed"
+    for at, (found, want) in enumerate(zip(own, plain, strict=True)):
+        text = f"parameter {at}, gradient not contiguous: {found}, expected {want}"
+        assert torch.equal(found, want), text
+
+
+def test_a_list_of_parameters_may_change_afterwards(kata, oracle, seed):
+    params, grads = matrix(oracle, 2, seed, 1)
+    own = torch.nn.Parameter(params[0].clone())
+    listed = [own]
+    optimizer = kata.PagedAdamW(listed, kata.PagePool(oracle.Memory(2, 64, 2), 2))
+    listed.clear()
+    own.grad = grads[0][0]
+    optimizer.step()
+    found = [state["step"] for state in optimizer.state_dict()]
+    assert found == [1], f"the list was emptied after it was read: steps {found}, expected [1]"
 
 
 # ---- what makes no sense -------------------------------------------------------------------
