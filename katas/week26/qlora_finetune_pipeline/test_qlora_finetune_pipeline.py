@@ -22,7 +22,7 @@ def start(kata, oracle, tmp_path):
     """A function that runs in a folder of this test, on the same data each time."""
     data = oracle.write_data(tmp_path / "data")
 
-    def run(folder="run", *, load=None, meter=None, then=None, **changes):
+    def run(folder="run", *, load=None, meter=None, then=None, clock=None, **changes):
         ticks, peaks = itertools.count(), []
 
         def on_step(step, loss):
@@ -34,7 +34,7 @@ def start(kata, oracle, tmp_path):
 
         report = kata.run(
             kata.Config(**changes), load or oracle.loader(kata), data, oracle.held_out(),
-            tmp_path / folder, clock=lambda: float(next(ticks)), on_step=on_step,
+            tmp_path / folder, clock=clock or (lambda: float(next(ticks))), on_step=on_step,
         )  # fmt: skip
         return report if meter is None else peaks[-1]
 
@@ -210,9 +210,9 @@ def test_saving_returns_before_it_is_written(kata, tmp_path):
         begun.append(go.wait(2))
         torch.save(state, path)
 
-    checkpoints = kata.Checkpoints(tmp_path / "run", write)
+    checkpoints = kata.Checkpoints(tmp_path / "runs" / "run", write)
     weights = torch.arange(4.0)
-    checkpoints.save(7, {"weights": weights, "step": 7})
+    checkpoints.save(7, {"weights": weights, "step": 7, "deep": [({0: weights},)]})
     weights.add_(1)  # the training goes on
     assert checkpoints.latest() is None
     go.set()
@@ -220,6 +220,7 @@ def test_saving_returns_before_it_is_written(kata, tmp_path):
     assert begun == [True], "expected save to return while it is written, it waited"
     found = checkpoints.latest()
     assert found["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert found["deep"][0][0][0].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_torn_file_is_not_seen(kata, tmp_path):
@@ -316,7 +317,7 @@ def test_a_run_hears_of_its_last_write(start, tmp_path):
 
 def test_another_config_is_refused(start):
     start(**SHORT)
-    for changes in ({"lr": 0.01}, {"steps": 10}, {"method": "lora"}, {"seed": 2}):
+    for changes in ({"lr": 0.01}, {"steps": 10}, {"method": "ia3"}, {"seed": 2}):
         with pytest.raises(ValueError, match="^config: "):
             start(**{**SHORT, **changes})
     with pytest.raises(ValueError, match="^method: "):
@@ -335,6 +336,26 @@ def test_the_report_adds_up(start, oracle):
     assert all(value > 0 for value in seconds.values()), f"found {seconds}"
     assert sum(seconds.values()) < 300
     assert report.steps_run == 9
+
+
+def test_a_second_belongs_to_one_stage(kata, oracle, start):
+    passed = [0.0]
+
+    def forward(module, _inputs):
+        passed[0] += 1000 if module.training else 1
+
+    def load():
+        model = oracle.loader(kata)()
+        model.embed.register_forward_pre_hook(forward)
+        return model.eval()  # run has to switch it
+
+    report = start(load=load, clock=lambda: passed[0], **SHORT)
+    # a forward pass takes 1 s in eval mode and 1000 s in training mode, everything else nothing:
+    # 9 steps; 4 evaluations of 37 rows, 8 at a time
+    seconds = {name: stage.seconds for name, stage in report.stages.items()}
+    assert seconds == {
+        "stream": 0, "train": 9 * 1000, "checkpoint": 0, "merge": 0, "evaluate": 4 * 5,
+    }  # fmt: skip
 
 
 def test_the_base_does_not_change(kata, oracle, start):
