@@ -106,6 +106,7 @@ class CheckpointManager:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._pending: Future | None = None
         if self._leads:
+            disk.fsync("")  # a name that was taken away could come back without its files
             for name in disk.names():
                 if step_of(name) is None:
                     disk.remove(name)
@@ -117,18 +118,18 @@ class CheckpointManager:
 
         Args:
             state: Of this rank. It may change as soon as this returns.
-            step: Larger than that of any published checkpoint.
+            step: At least 0, and larger than that of any published checkpoint.
 
         Returns:
             A future: `step`, once it is published and survives a loss of power; otherwise what
             this rank's disk raised, or SaveFailed.
 
         Raises:
-            ValueError: step: not larger than the newest one that is published.
+            ValueError: step: below 0, or not larger than the newest one that is published.
         """
         self.wait()
-        newest = self.latest()
-        if newest is not None and step <= newest:
+        newest = max(self._steps(), default=-1)
+        if step <= newest:
             raise ValueError(f"step: expected one after {newest}, found {step}.")
         for key, tensor in state.items():
             if key not in self._staged:
@@ -202,7 +203,11 @@ class CheckpointManager:
         if self._leads:
             self._disk.fsync(folder)
             self._disk.rename(folder, step_name(step))
-            self._disk.fsync("")
+            try:
+                self._disk.fsync("")
+            except Exception:
+                self._discard(step)  # before the others learn of it, and save it again
+                raise
             for old in self._steps()[: -self._keep]:
                 self._discard(old)
 

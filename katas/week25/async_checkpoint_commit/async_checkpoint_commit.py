@@ -102,16 +102,16 @@ class CheckpointManager:
 
         Args:
             state: Of this rank. It may change as soon as this returns.
-            step: Larger than that of any published checkpoint.
+            step: At least 0, and larger than that of any published checkpoint.
 
         Returns:
             A future: `step`, once it is published and survives a loss of power; otherwise what
             this rank's disk raised, or SaveFailed.
 
         Raises:
-            ValueError: step: not larger than the newest one that is published.
+            ValueError: step: below 0, or not larger than the newest one that is published.
         """
-        # TODO(kata): wait, check, copy, hand over (about 50 lines with helpers)
+        # TODO(kata): wait, check, copy, hand over (about 55 lines with helpers)
         raise NotImplementedError
 
     def wait(self) -> None:

@@ -42,12 +42,14 @@ class Disk:
         full: For want of space folders are not made, and files are left half written.
         gate: Unless set, writes wait for it.
         slow_s: How long each change takes.
+        fails_in: So many changes from now one raises EIO; None for no failure.
         read_bytes: How much this process has read.
     """
 
     def __init__(self, root, log=None):
         self.root, self.log = Path(root), log and os.open(log, os.O_APPEND | os.O_WRONLY)
         self.full, self.read_bytes, self.slow_s = False, 0, 0.0
+        self.fails_in = None
         self.gate = threading.Event()
         self.gate.set()
 
@@ -60,6 +62,11 @@ class Disk:
     def _point(self, name):
         time.sleep(self.slow_s)
         point(name)
+        if self.fails_in is not None:
+            self.fails_in -= 1
+            if self.fails_in < 0:
+                self.fails_in = None
+                raise OSError(errno.EIO, "Input/output error", name)
 
     def make(self, folder):
         self._point(f"make {folder}")

@@ -1,5 +1,6 @@
 """What is special about checkpoints in the background: what is left, whatever happened when."""
 
+import errno
 import random
 import re
 import shutil
@@ -60,6 +61,25 @@ def published(kata, root):
 
 def acknowledged(records):
     return max((step for op, step, *_ in records if op == "done"), default=0)
+
+
+def no_published_name_without_its_files(kata, oracle, log, what):
+    """After each record and any loss, a published folder has as many files as the first had."""
+    records = oracle.records(log)
+    count = None
+    for n in range(len(records) + 1):
+        for loss in oracle.LOSSES:
+            tree = oracle.crashed(records[:n], loss)
+            for name in tree:
+                if kata.step_of(name) is None:
+                    continue
+                files = [tree[path] for path in tree if path.startswith(f"{name}/")]
+                count = count or len(files)
+                whole = len(files) == count and all(files)
+                assert whole, (
+                    f"{what}, {loss} after {records[n - 1][:2]}: expected {count} whole files in "
+                    f"{name}, found lengths {[len(file or b'') for file in files]}"
+                )
 
 
 @pytest.fixture
@@ -151,6 +171,32 @@ def test_after_any_record_and_any_loss_the_newest_is_whole(kata, oracle, ranks, 
                 f"{who}: expected {expected[0]} and before that {expected[1]}, found {newest} and "
                 f"{older}"
             )
+
+
+def test_clearing_away_leaves_no_published_name_without_its_files(kata, oracle, ranks, seed, root):
+    """A process is killed right after a rename; the next one starts, and the power goes."""
+
+    def train(rank, world, there, log, steps):
+        disk = oracle.Disk(there, log)
+        manager = kata.CheckpointManager(disk, gloo(), keep=1)
+        for step in steps:
+            manager.save_async(filled(oracle, seed, rank, step), step).result()
+
+    def run(name, steps, dies):
+        there, log = root / name, root / f"{name}.log"
+        there.mkdir(exist_ok=True)
+        log.touch()
+        end = ranks.ends(1, lambda *args: train(*args, there, log, steps), dies=dies)[0]
+        if end.error:
+            raise end.error
+        return end.points, log
+
+    points, _ = run("whole", (1, 2), {})
+    renames = [n for n, name in enumerate(points, 1) if name.startswith("rename ")]
+    for nth in renames[1:]:
+        what = f"killed after {points[nth - 1]}, started again"
+        run(str(nth), (1, 2), {0: Moment(nth=nth + 1)})
+        no_published_name_without_its_files(kata, oracle, run(str(nth), (), {})[1], what)
 
 
 def test_what_was_not_published_is_cleared_away_at_the_start(kata, oracle, ranks, seed, root):
@@ -282,6 +328,41 @@ def test_a_full_disk_fails_the_save_and_not_the_training(kata, oracle, ranks, se
         assert (step, right) == (2, True), f"rank {rank}: loaded {step}, right bits: {right}"
 
 
+def test_whatever_fails_on_the_disk_nothing_is_published(kata, oracle, ranks, seed, root):
+    """Each change of a save raises once; then the step is saved again at once."""
+    log = root.parent / "log"
+
+    def train(rank, world):
+        disk = oracle.Disk(root, log)
+        manager = kata.CheckpointManager(disk, gloo(), keep=99)
+        save(oracle, manager, disk, zeros(oracle, seed, rank), seed, rank, 1).result()
+        found = []
+        for step in range(2, 30):
+            dist.barrier()
+            disk.fails_in = step - 2 if rank == 0 else None
+            disk.slow_s = 0.01 * (rank == 0)
+            error = manager.save_async(filled(oracle, seed, rank, step), step).exception()
+            if error is None:
+                break
+            names = disk.names() if rank == 0 else []
+            code = getattr(error, "errno", None)
+            disk.slow_s = 0.0
+            again = manager.save_async(filled(oracle, seed, rank, step), step).result()
+            found.append((type(error).__name__, code, kata.step_name(step) in names, again))
+        return found
+
+    for rank, found in enumerate(ranks(2, train)):
+        one = ("OSError", errno.EIO) if rank == 0 else ("SaveFailed", None)
+        assert len(found) > 3, f"rank {rank}: expected more changes than {len(found)}"
+        for number, results in enumerate(found):
+            expected = (*one, False, number + 2)
+            assert results == expected, (
+                f"rank {rank}, change {number} of step {number + 2} fails on rank 0: expected "
+                f"(error, errno, published, saved again) = {expected}, found {results}"
+            )
+    no_published_name_without_its_files(kata, oracle, log, "a disk that fails")
+
+
 # ---- damaged -------------------------------------------------------------------------------
 
 
@@ -390,6 +471,8 @@ def test_steps_go_forward_and_something_is_kept(kata, oracle, ranks, seed, root)
         manager = kata.CheckpointManager(oracle.Disk(root), gloo())
         manager.wait()
         state = filled(oracle, seed, rank, 5)
+        with pytest.raises(ValueError, match="^step: "):
+            manager.save_async(state, -1)
         manager.save_async(state, 5)  # still in flight, or not
         for step in (5, 4):
             with pytest.raises(ValueError, match="^step: "):
