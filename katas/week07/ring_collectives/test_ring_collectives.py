@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.communication import CountingP2P, comm_meter
-from harness.simulators.ranks import own, rank_device
+from harness.simulators.ranks import own
 
 LIMIT_S = 3.0  # a ring of this size takes a tenth of a second, a deadlock for ever
 # nothing, fewer than ranks, not divisible and twice in a row, divisible

@@ -1,8 +1,6 @@
 """What is special about a unit: when its weights are there, what is sent for that, what is left."""
 
-import math
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 import torch

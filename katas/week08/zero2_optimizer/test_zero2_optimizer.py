@@ -1,7 +1,6 @@
 """What is special about ZeRO-2: who has which states, what is sent when, what stays behind."""
 
 import math
-from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -10,7 +9,6 @@ import torch._dynamo  # by an optimizer, else in each fork anew
 import torch.distributed as dist
 
 from harness.judge import assert_matches
-from harness.meters.collectives import Collectives
 from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
 from harness.meters.network import network

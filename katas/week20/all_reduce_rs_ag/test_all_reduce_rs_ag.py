@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,9 +10,7 @@ import torch.distributed as dist
 
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
-from harness.meters.communication import comm_meter
 from harness.meters.dispatch import alive_bytes
-from harness.meters.late import LateCollectives
 from harness.meters.network import Echo, network
 from harness.simulators.ranks import own, rank_device
 

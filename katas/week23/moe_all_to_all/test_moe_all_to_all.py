@@ -1,16 +1,14 @@
 """What is special about experts elsewhere: who goes where, how often, and what comes back."""
 
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 import torch
 
 from harness.judge import assert_matches
 from harness.meters.collectives import Collectives
-from harness.meters.communication import comm_meter
 from harness.meters.network import network
-from harness.simulators.ranks import own, rank_device
+from harness.simulators.ranks import own
 
 LIMIT_S = 5.0  # it takes a tenth of a second; what hangs hangs for ever
 GROUP_LIMIT_S = 20.0  # GPUs take seconds to join another group

@@ -2,7 +2,6 @@
 
 import errno
 import random
-import re
 import shutil
 import threading
 import time

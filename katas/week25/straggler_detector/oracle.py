@@ -1,6 +1,5 @@
 """What is right: everything kept and looked at again in every step; traces whose truth is known."""
 
-from math import isnan
 from statistics import fmean, median
 
 import numpy as np
