@@ -5,13 +5,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fsrs import Card, State
 
 from harness.content.catalog import Curriculum, load_curriculum
-from harness.learner.advice import advise, due, missing, placement_of
-from harness.learner.mastery import Level, Standing
+from harness.learner.advice import advise, budget_of, due, missing, placement_of, spent_of
+from harness.learner.mastery import Level, Review, Standing
+from harness.learner.memory import Trace
+from harness.learner.progress import Note
 from harness.learner.rounds import Round
+from harness.learner.schedule import Budget, Form, Spent
 
 ROOT = Path(__file__).parents[1]
+DECAY = 0.1542  # of FSRS's curve
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEVER = Standing(
     kata="", reached=Level.UNTRIED, counted=False, timed_on=(), rounds=(), reviews=(), open=None,
@@ -34,7 +39,7 @@ def curriculum(mini):
     needs = {"a": (), "b": ("a",), "c": ("b", "unwritten")}
     found = Curriculum(root=mini)
     found.__dict__["katas"] = {
-        name: replace(kata, name=name, week=week, requires=needs[name])
+        name: replace(kata, name=name, week=week, requires=needs[name], minutes=20)
         for week, name in enumerate(needs, start=1)
     }
     return found
@@ -45,10 +50,17 @@ def known(**changes):
     return {**found, **{name: replace(found[name], **these) for name, these in changes.items()}}
 
 
-def fast(days=30, recall=0.97, **more):
-    """Solved once, and due in so many days."""
-    return {"reached": Level.SOLVED, "runs": 1, "due": NOW + timedelta(days=days), "recall": recall,
-            **more}  # fmt: skip
+def fast(days=30, recall=0.97, reviewed=2, **more):
+    """Solved, reviewed so often since, and due in so many days."""
+    due = NOW + timedelta(days=days)
+    # of FSRS's curve, for what was seen thirty days ago
+    lost = recall ** (-1 / DECAY) - 1
+    card = Card(card_id=0, state=State.Review, difficulty=5.0, due=due,
+                stability=30 * (0.9 ** (-1 / DECAY) - 1) / lost,
+                last_review=NOW - timedelta(days=30))  # fmt: skip
+    trace = Trace(card=card, on=card.last_review.date(), reviews=reviewed)
+    solved = {"reached": Level.SOLVED, "runs": 1}
+    return {**solved, "due": due, "recall": recall, "trace": trace, **more}
 
 
 def advised(curriculum, standings, **options):
@@ -84,8 +96,8 @@ def test_due_comes_before_begun_unless_that_was_taken_up_today(curriculum, days_
 
 
 def test_a_review_left_half_done_is_due_like_any_other(curriculum):
-    found = known(a=fast(-3, 0.9), b=fast(-3, 0.8, open=under_way(1, days_ago=1)))
-    assert list(advised(curriculum, found))[:2] == ["b", "a"]
+    found = known(a=fast(-3, 0.9), b=fast(-3, 0.7, 0, open=under_way(1, days_ago=1)))
+    assert list(advised(curriculum, found)) == ["b", "c", "a"]
 
 
 def test_what_is_easy_comes_first_and_what_is_a_step_harder_next(curriculum):
@@ -134,12 +146,78 @@ def test_an_owned_kata_that_was_begun_again_is_under_way(curriculum):
 
 
 @pytest.mark.parametrize(
-    ("late", "words"),
-    [({"hours": 0}, "due today"), ({"hours": 25}, "due for 1 day;"), ({"days": 9}, "for 9 days")],
+    ("days_late", "words"),
+    [(0, "due today"), (25 / 24, "due for 1 day;"), (9, "for 9 days")],
 )
-def test_how_late_is_said_in_days(curriculum, late, words):
-    found = known(a=fast() | {"due": NOW - timedelta(**late)})
-    assert words in advised(curriculum, found)["a"]
+def test_how_late_is_said_in_days(curriculum, days_late, words):
+    assert words in advised(curriculum, known(a=fast(-days_late, 0.7)))["a"]
+
+
+def test_a_review_says_which_form_it_takes_and_what_to_type(curriculum):
+    def first(**changes):
+        return advise(curriculum, known(a=fast(-1, 0.78, **changes)), NOW)[0]
+
+    short, whole = first(reviewed=1), first(reviewed=2)
+    assert (short.form, short.minutes, short.command) == (Form.SHORT, 5.0, "kata quiz a")
+    assert "five minutes, with kata quiz or kata hunt a" in short.reason
+    assert (whole.form, whole.minutes, whole.command) == (Form.WHOLE, 10.0, "kata start a")
+    begun = first(reviewed=1, open=under_way(1))
+    assert begun.command == "make kata name=a"
+    (new, *_) = advise(curriculum, known(), NOW)
+    assert (new.form, new.minutes, new.command) == (Form.NEW, 20.0, "kata start a")
+
+
+def test_what_another_review_settles_is_not_advised(curriculum):
+    found = known(a=fast(-1, 0.78), b=fast(-1, 0.78))
+    (first, *rest) = advise(curriculum, found, NOW)
+    assert (first.kata, "a" in {one.kata for one in rest}) == ("b", False)
+    assert first.reason.endswith("it also counts for what is due of a")
+    found = known(a=fast(-1, 0.78), b=fast(-1, 0.78, reviewed=0))  # five minutes count for b alone
+    assert {"a", "b"} <= set(advised(curriculum, found))
+
+
+def test_reviews_and_new_work_share_the_week(curriculum):
+    """At two hours a week reviews have 48 minutes: five of ten would be more."""
+    kata = curriculum.katas["a"]
+    names = [f"due_{n}" for n in range(6)] + [f"new_{n}" for n in range(6)]
+    curriculum.__dict__["katas"] = {name: replace(kata, name=name) for name in names}
+    found = {name: replace(NEVER, kata=name) for name in names}
+    found |= {name: replace(found[name], **fast(-5, 0.7)) for name in names[:6]}
+    advised = [one.form for one in advise(curriculum, found, NOW, budget=Budget(hours=2.0))]
+    assert advised[:7].count(Form.WHOLE) == 4
+    assert (advised.count(Form.WHOLE), advised.count(Form.NEW)) == (6, 6)
+    assert advised[-2:] == [Form.WHOLE] * 2  # they wait for what is new, and no longer
+
+
+def done(days_ago, minutes, solved=True):
+    return replace(under_way(1, days_ago), solved=solved, minutes=minutes)
+
+
+def test_what_was_spent_is_that_of_the_last_seven_days(curriculum):
+    asked = Review(due_at=NOW, began_at=NOW, done_at=NOW, passed=True, short=True)
+    found = known(
+        a=fast(rounds=(done(20, 25), done(8, 30), done(6, 8), done(1, 9)), reviews=(asked,)),
+        b={"reached": Level.SOLVED, "rounds": (done(3, 40, solved=False), done(2, None))},
+        c={"open": under_way(2)},
+    )
+    spent = spent_of(curriculum.katas, found, NOW)
+    assert spent == Spent(new=40 + 20 + 1, reviews=8 + 9 + 5)
+
+
+@pytest.mark.parametrize(
+    ("said", "budget"),
+    [
+        ([], Budget()),
+        (['{"hours": 6}'], Budget(hours=6.0)),
+        (['{"hours": 6}', '{"retention": 0.9}', '{"hours": 7}'], Budget(hours=7.0, retention=0.9)),
+        (['{"hours": 6}', "nothing", '{"hours": -1}', '{"retention": 0.2}'], Budget(hours=6.0)),
+    ],
+)
+def test_what_was_said_last_of_hours_and_retention_holds(said, budget):
+    at = NOW.isoformat(timespec="microseconds")
+    notes = [Note(id=str(n), at=at, kind="budget", kata="", detail=one)
+             for n, one in enumerate(said)]  # fmt: skip
+    assert budget_of(notes) == budget
 
 
 def test_the_most_forgotten_is_due_first():

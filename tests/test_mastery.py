@@ -1,5 +1,6 @@
 """From what was kept to how far a kata is owned, on a fixed clock."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,8 +26,12 @@ class Learner:
         self.attempts = []
         self.notes = []
 
-    def start(self, day, minute=0):
-        self._note("started", day, minute)
+    def start(self, day, minute=0, detail=""):
+        self._note("started", day, minute, detail)
+
+    def answer(self, day, *, passed=True, minute=0):
+        """A short review."""
+        self._note("short_review", day, minute, json.dumps({"form": "quiz", "passed": passed}))
 
     def hint(self, day, minute=0):
         self._note("hint_shown", day, minute)
@@ -50,9 +55,11 @@ class Learner:
                 self._note(kind, day, 1)
             self.run(day, **how)
 
-    def _note(self, kind, day, minute):
+    def _note(self, kind, day, minute, detail=""):
         at = text(DAY_0 + timedelta(days=day, minutes=minute))
-        self.notes.append(Note(id=f"{kind}{at}", at=at, kind=kind, kata=self.kata.name))
+        self.notes.append(
+            Note(id=f"{kind}{at}", at=at, kind=kind, kata=self.kata.name, detail=detail)
+        )
 
     def at(self, day, timed_on=()):
         now = DAY_0 + timedelta(days=day)
@@ -384,12 +391,12 @@ def test_a_day_is_a_day_some_minutes_earlier_or_later(learner, earlier):
 
 
 def test_what_is_due_is_due_all_day(learner):
-    learner.solve(0)  # good: due after two days
-    due = datetime(2026, 1, 3, tzinfo=UTC)
+    learner.solve(0)  # good: due after eight days
+    due = datetime(2026, 1, 9, tzinfo=UTC)
     assert learner.at(0).due == due
-    assert learner.at(2).is_due(due)
-    assert not learner.at(2).is_due(due - timedelta(seconds=1))
-    assert learner.at(2).recall == pytest.approx(0.9, abs=0.02)
+    assert learner.at(8).is_due(due)
+    assert not learner.at(8).is_due(due - timedelta(seconds=1))
+    assert learner.at(8).recall == pytest.approx(0.8, abs=0.02)
 
 
 def test_reviews_know_when_they_were_due(learner):
@@ -397,8 +404,106 @@ def test_reviews_know_when_they_were_due(learner):
     due = learner.at(0).due
     learner.solve(9)
     (review,) = learner.at(9).reviews
-    assert review.due_at == due
+    assert (review.due_at, review.passed, review.short) == (due, True, False)
+    assert review.began_at == DAY_0 + timedelta(days=9)
     assert review.done_at == DAY_0 + timedelta(days=9, minutes=10)
+
+
+@pytest.mark.parametrize(("minute", "rating"), [(10, "Hard"), (4, "Hard")])
+def test_from_half_a_stub_is_hard_at_best_and_no_cold_day(learner, minute, rating):
+    learner.start(0, detail="half")
+    learner.run(0, minute=minute)
+    found = learner.at(0)
+    assert (ratings(found), found.clean_days, found.level) == ([rating], (), Level.SOLVED)
+    learner.solve(1)
+    assert len(learner.at(1).clean_days) == 1
+
+
+def test_a_short_review_that_is_passed_is_good(learner):
+    learner.solve(0)
+    learner.answer(8)
+    asked = learner.at(8)
+    (review,) = asked.reviews
+    assert (review.passed, review.short) == (True, True)
+    assert len(asked.rounds) == len(asked.clean_days) == 1
+    other = Learner(learner.kata)
+    other.solve(0, 8)
+    assert asked.stability_days == pytest.approx(other.at(8).stability_days)
+
+
+def test_a_short_review_that_is_failed_brings_the_kata_back_soon(learner):
+    learner.solve(0)
+    before = learner.at(8).stability_days
+    learner.answer(8, passed=False)
+    found = learner.at(8)
+    assert found.stability_days < before
+    assert found.due < DAY_0 + timedelta(days=8 + 7)
+    assert found.level == Level.SOLVED
+
+
+def test_two_short_reviews_then_the_whole_kata(learner):
+    learner.solve(0)
+    assert learner.at(8).short
+    learner.answer(8)
+    assert learner.at(8).short
+    learner.answer(40)
+    third = learner.at(40)
+    assert not third.short
+    learner.answer(60)  # says nothing any more
+    assert (learner.at(60).due, len(learner.at(60).reviews)) == (third.due, 2)
+
+
+def test_a_kata_that_was_given_up_is_asked_about_again(learner):
+    learner.solve(0, 8, 60)
+    assert not learner.at(60).short
+    learner.solve(100, after=["solution_seen"])
+    assert learner.at(100).short
+
+
+def test_a_short_review_says_nothing_before_the_first_solve_nor_on_the_day_of_a_practice(learner):
+    learner.answer(0)
+    learner.solve(1)
+    learner.answer(1, minute=30)
+    found = learner.at(2)
+    assert (found.reviews, found.stability_days) == ((), pytest.approx(2.3065))
+
+
+@pytest.mark.parametrize("detail", ["", "[]", "{}", "no JSON", "null"])
+def test_a_note_of_a_short_review_that_says_nothing_counts_for_nothing(learner, detail):
+    learner.solve(0)
+    learner._note("short_review", 8, 0, detail)
+    assert learner.at(8).reviews == ()
+
+
+def test_short_reviews_alone_never_make_a_kata_mastered(learner):
+    learner.solve(0)
+    for day in range(8, 300, 20):
+        learner.answer(day)
+    assert learner.at(60).stability_days > 21
+    assert learner.at(60).level == Level.SOLVED
+
+
+def test_what_builds_on_a_kata_counts_for_it(curriculum):
+    kata = ten_minutes(curriculum)
+    above = replace(kata, name="above", requires=(kata.name,))
+    katas = {kata.name: kata, "above": above}
+    below, over = Learner(kata), Learner(above)
+    below.solve(0)
+    over.solve(8)
+
+    def at(day, *learners):
+        now = DAY_0 + timedelta(days=day)
+        attempts = [run for one in learners for run in one.attempts]
+        notes = [note for one in learners for note in one.notes]
+        return standings(katas, attempts, notes, {}, now)[kata.name]
+
+    alone, helped = at(8, below), at(8, below, over)
+    assert helped.recall > alone.recall
+    assert helped.due > alone.due
+    assert (helped.clean_days, helped.reviews, helped.short) == (alone.clean_days, (), True)
+    for day in range(9, 60, 3):
+        over.solve(day)
+    assert at(60, below, over).level == Level.SOLVED  # never mastered by what builds on it
 
 
 def test_the_harder_it_was_the_sooner_it_is_due(curriculum):
@@ -421,4 +526,8 @@ def test_a_concept_is_as_far_as_the_least_of_its_katas(curriculum, learner):
     assert (both.level, both.owned, both.katas) == (Level.SOLVED, 2, ("doubled", "other"))
     half = item_standings([item], katas, {"doubled": one, "other": none})[item]
     assert (half.level, half.owned) == (Level.ATTEMPTED, 1)
-    assert item_standings(["99.9"], katas, {"doubled": one, "other": one})["99.9"].katas == ()
+    assert (both.recall, half.recall) == (1.0, 1.0)  # of those that were solved
+    later = item_standings([item], katas, {"doubled": one, "other": learner.at(8)})[item]
+    assert later.recall == pytest.approx((1 + learner.at(8).recall) / 2)
+    empty = item_standings(["99.9"], katas, {"doubled": one, "other": one})["99.9"]
+    assert (empty.katas, empty.recall) == ((), None)

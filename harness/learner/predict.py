@@ -99,6 +99,36 @@ class TrackRecord:
     time_factor: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """
+    A part of a prediction beside the roofline: "bytes", "shape", "result" or "test".
+
+    `given` and `truth` are as they would be typed; `after` says that the kata was solved before.
+    """
+
+    part: str
+    given: str
+    truth: str
+    right: bool
+    after: bool
+
+
+def parts_record(notes: Iterable[Note]) -> str:
+    """What the last "foretold" notes before a first solve come to, in a line; "" without any."""
+    found: dict[str, list[bool]] = {}
+    for note in notes:
+        if note.kind != "foretold":
+            continue
+        with suppress(ValueError):  # of another release, and kept for good
+            one: Foretold = from_json(Foretold, json.loads(note.detail))
+            if not one.after:
+                found.setdefault(one.part, []).append(one.right)
+    last = {part: rights[-REMEMBERED:] for part, rights in sorted(found.items())}
+    told = ", ".join(f"{part} {sum(rights)} of {len(rights)}" for part, rights in last.items())
+    return f"foretold right: {told}" if told else ""
+
+
 def track_record(notes: Iterable[Note]) -> TrackRecord | None:
     """What "predicted" notes, oldest first, say of predictions before the first timing, if any."""
     found = list(_predictions(notes))[-REMEMBERED:]

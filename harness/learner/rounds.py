@@ -25,6 +25,7 @@ EVER = datetime.min.replace(tzinfo=UTC)
 LINGERS = timedelta(days=7)  # how long before a start a hint is still help with what follows
 FOREVER = datetime.max.replace(tzinfo=UTC)
 SEEN = ("hint_shown", "solution_seen", "looked")  # kinds of notes that belong to a round
+HALF = "half"  # detail of a start that left half of the body in place
 
 _moment = datetime.fromisoformat
 
@@ -51,6 +52,7 @@ class Round:
         minutes: Worked, without pauses; None when nothing says when it began.
         paused: Whether there was a pause, so that nobody knows how long it took.
         budget: Minutes that the kata should take.
+        half: Whether it began with half of the body in place.
     """
 
     began_at: datetime
@@ -63,6 +65,7 @@ class Round:
     minutes: float | None
     paused: bool
     budget: int
+    half: bool = False
 
     @property
     def started(self) -> bool:
@@ -76,8 +79,8 @@ class Round:
 
     @property
     def clean(self) -> bool:
-        """Whether it was solved by the learner alone."""
-        return self.solved and not self.hints and not self.solution_seen
+        """Whether it was solved by the learner alone, from the blank stub."""
+        return self.solved and not (self.hints or self.solution_seen or self.half)
 
     @property
     def rating(self) -> "Rating":
@@ -87,7 +90,7 @@ class Round:
         share = 1.0 if self.minutes is None else self.minutes / self.budget
         if not self.solved or self.solution_seen:
             return Rating.Again
-        if self.hints or self.runs > MANY_RUNS or share > 2:
+        if self.hints or self.half or self.runs > MANY_RUNS or share > 2:
             return Rating.Hard
         if self.runs <= 2 and share <= 0.5 and not self.looks and not self.paused:
             return Rating.Easy
@@ -126,13 +129,14 @@ def rounds_of(kata: Kata, tries: Sequence[Event], notes: Sequence[Note]) -> list
     Each begins with the note that the stub was blanked, since a file that passes again has not
     been written again; only the first is whatever came before such a note, often nothing.
     """
-    starts = sorted({_moment(note.at) for note in notes if note.kind == "started"})
+    starts = {_moment(note.at): note.detail for note in notes if note.kind == "started"}
     seen = [Event(_moment(note.at), note.kind, note.detail) for note in notes if note.kind in SEEN]
     rounds: list[Round] = []
-    for begin, end in pairwise([EVER, *starts, FOREVER]):
+    for begin, end in pairwise([EVER, *sorted(starts), FOREVER]):
         help_before = _hints_before(begin, seen, rounds)
         these = [*help_before, *_between(seen, begin, end)]
-        rounds.append(_round(kata, begin, _between(tries, begin, end), these))
+        half = starts.get(begin) == HALF
+        rounds.append(_round(kata, begin, _between(tries, begin, end), these, half=half))
     return rounds
 
 
@@ -148,7 +152,9 @@ def _hints_before(begin: datetime, seen: Sequence[Event], rounds: Sequence[Round
     ]
 
 
-def _round(kata: Kata, begin: datetime, tries: Sequence[Event], seen: Sequence[Event]) -> Round:
+def _round(
+    kata: Kata, begin: datetime, tries: Sequence[Event], seen: Sequence[Event], *, half: bool
+) -> Round:
     """What was tried and seen from `begin` on, up to the run that passed."""
     passed = next((number for number, one in enumerate(tries) if one.what == "passed"), None)
     if passed is not None:
@@ -170,6 +176,7 @@ def _round(kata: Kata, begin: datetime, tries: Sequence[Event], seen: Sequence[E
         minutes=None if begin == EVER else worked.total_seconds() / 60,
         paused=any(gap > longest for gap in gaps),
         budget=kata.minutes,
+        half=half,
     )
 
 

@@ -26,6 +26,8 @@ from harness.base.files import (
     write_atomically,
 )
 
+HALF = "half stub"  # why a copy is kept of the stub that a learner began with
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StashEntry:
@@ -121,6 +123,11 @@ class Workspace:
         with self._locked():
             stubs = [entry.sha256 for entry in self.versions(kata) if entry.why == "stub"]
             return stubs[0] if stubs else self._keep(kata, _learners(kata, file), "stub")
+
+    def half_of(self, kata: str) -> str:
+        """The hash of the half stub that a learner began with last; "" where they never did."""
+        halves = [entry.sha256 for entry in self.versions(kata) if entry.why == HALF]
+        return halves[-1] if halves else ""
 
     def is_swapped(self, kata: str, file: Path) -> bool:
         """Whether the reference, or what the learner made of it, stands in for their own file."""

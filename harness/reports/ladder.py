@@ -1,5 +1,5 @@
 """
-The ladder of a kata: naive, yours, the reference and the library, side by side.
+The ladder of a kata: naive, yours, the reference, other approaches and the library, side by side.
 
 The library, or what else a threshold compares with, has a rung where it is timed: most on a GPU.
 """
@@ -13,7 +13,13 @@ from typing import Any
 
 from harness.base.errors import HarnessError
 from harness.content.kata import Kata
-from harness.content.submission import NAIVE, wrong_solutions
+from harness.content.submission import (
+    ANOTHER_WAY,
+    APPROACH,
+    NAIVE,
+    approaches,
+    wrong_solutions,
+)
 from harness.reports.measured import rows
 from harness.running.runner import pytest_command, read_record, run_group
 
@@ -48,7 +54,9 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
         yours: Whether the learner's own file is worth judging.
     """
     naive = [one.label for one in wrong_solutions(kata, cache) if one.label == NAIVE]
-    impls = [*naive, *(["yours"] if yours else []), *(["solution"] * kata.solution.is_file())]
+    others = [one.label for one in approaches(kata, cache)] if kata.solution.is_file() else []
+    own = ["yours"] if yours else []
+    impls = [*naive, *own, *(["solution"] * kata.solution.is_file()), *others]
     found = _measured(kata, impls, device) if impls else {}
     every = [_rung(name, found[name]) for name in impls]
     rungs = [rung for rung in every if rung.values or rung.name == "naive"]
@@ -59,13 +67,24 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
     ]
 
 
+def approach_words(kata: Kata, cache: Path) -> dict[str, str]:
+    """The approaches beside the reference, by name, and what each says of itself."""
+    found = approaches(kata, cache) if kata.solution.is_file() else ()
+    return {one.label.removeprefix(APPROACH): _said(one.path, ANOTHER_WAY) for one in found}
+
+
 def naive_words(kata: Kata, cache: Path) -> str:
     """What is naive about the naive version, as it says itself; "" where there is none."""
     found = [one.path for one in wrong_solutions(kata, cache) if one.label == NAIVE]
     if not found:
         return ""
-    said = ast.get_docstring(ast.parse(found[0].read_text(encoding="utf-8"))) or ""
-    return said.partition("\n\n")[0].removeprefix("Wrong on purpose: ").replace("\n", " ")
+    return _said(found[0], "Wrong on purpose:")
+
+
+def _said(file: Path, opening: str) -> str:
+    """What the module docstring of `file` says behind its opening."""
+    said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return " ".join(said.partition("\n\n")[0].removeprefix(opening).split())
 
 
 def _measured(kata: Kata, impls: Sequence[str], device: str) -> dict[str, list[dict[str, Any]]]:
@@ -138,7 +157,7 @@ def timed_elsewhere(kata: Kata, results: Sequence[dict[str, Any]]) -> str:
 
 def _rung(name: str, found: Sequence[Mapping[str, Any]]) -> Rung:
     return Rung(
-        name=name.removeprefix("wrong:"),
+        name=name.removeprefix("wrong:").removeprefix(APPROACH),
         values={one["name"]: one["value"] for one in found},
         passed={one["name"]: one["outcome"] == "passed" for one in found},
     )

@@ -39,7 +39,7 @@ def desk(tmp_path):
 
 # ---- reviews kept --------------------------------------------------------------------------
 
-DUE = START + 8 * DAY  # of what was written with ease
+DUE = START + 28 * DAY  # of what was written with ease
 
 
 def ten_rounds(start):
@@ -78,8 +78,19 @@ def test_a_row_goes_on_after_a_review_that_was_given_up(desk):
     desk.practise(DUE + timedelta(hours=2), name="kata_01_2")
     desk.practise(DUE + timedelta(hours=3), status="failed")
     assert desk.card(DUE + timedelta(hours=4)).kept == 1
-    desk.practise(DUE + timedelta(hours=28))
-    assert desk.card(DUE + timedelta(hours=29)).kept == 2
+    again = DUE + 5 * DAY  # due by then, and not for more than two days
+    desk.practise(again)
+    assert desk.card(again + timedelta(hours=1)).kept == 2
+
+
+def test_the_recall_of_concepts_is_told_once_one_was_met(desk, capsys):
+    print_scorecard(desk.card(START))
+    assert "Concepts met" not in capsys.readouterr().out
+    desk.practise(START)
+    desk.practise(START, name="kata_01_2")
+    print_scorecard(desk.card(DUE + 30 * DAY))
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Concepts met: 2 of 312; their recall is 73% on average, and 80% or more of 0." in words
 
 
 # ---- what is open --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from harness.content.catalog import Curriculum
 from harness.content.coverage import coverage_of
 from harness.content.kata import Kata
-from harness.learner.advice import Advice, advise, due, placed_out
+from harness.learner.advice import DEFAULT, Advice, advise, budget_of, due, placed_out
 from harness.learner.mastery import (
     Level,
     Review,
@@ -23,6 +23,7 @@ from harness.learner.mastery import (
     timed_on,
 )
 from harness.learner.progress import Attempt, Best, Outline, Progress
+from harness.learner.schedule import Budget
 
 OPEN_SHARE = 0.5  # of a topic's katas that are fast before the topics that need it are open
 ON_TIME = timedelta(days=2)  # a review counts as kept when it comes no later than this
@@ -85,7 +86,12 @@ class KataLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemLine:
-    """A concept, a hands-on or a milestone; without katas nobody can own it yet."""
+    """
+    A concept, a hands-on or a milestone; without katas nobody can own it yet.
+
+    Attributes:
+        recall: The mean of that of its katas that were solved; None before the first.
+    """
 
     id: str
     kind: str
@@ -93,6 +99,7 @@ class ItemLine:
     week: int
     level: Level
     katas: tuple[str, ...]
+    recall: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +196,9 @@ def read_scorecard(
 ) -> Scorecard:
     """The scorecard of a history at the moment `now`, which has a zone; `edited` as of `advise`."""
     outlines, best, notes = progress.outlines(), progress.best(), progress.notes()
-    known = standings(curriculum.katas, outlines, notes, timed_on(best), now)
+    budget = budget_of(notes)
+    timed = timed_on(best)
+    known = standings(curriculum.katas, outlines, notes, timed, now, budget.retention)
     newest = {one.kata: one.id for one in outlines if one.status == "passed"}
     proofs = progress.by_id(newest.values())
     return build_scorecard(
@@ -201,6 +210,7 @@ def read_scorecard(
         now=now,
         placed=placed_out(notes),
         edited=edited,
+        budget=budget,
     )
 
 
@@ -214,6 +224,7 @@ def build_scorecard(
     now: datetime,
     placed: Collection[str] = (),
     edited: Collection[str] = (),
+    budget: Budget = DEFAULT,
 ) -> Scorecard:
     """
     Put a scorecard together.
@@ -225,7 +236,7 @@ def build_scorecard(
         days: What was done, oldest first.
         best: What was timed best.
         now: The moment that `known` is about.
-        placed, edited: As of `advise`.
+        placed, edited, budget: As of `advise`.
     """
     katas = tuple(
         _kata_line(curriculum, name, one, proofs.get(name)) for name, one in known.items()
@@ -240,6 +251,7 @@ def build_scorecard(
             week=item.week,
             level=levels[item.id].level,
             katas=item.katas,
+            recall=_rounded(levels[item.id].recall),
         )
         for item in covered
     )
@@ -252,7 +264,7 @@ def build_scorecard(
         _group(part.id, part.name, part.id, set(part.weeks), items, katas)
         for part in curriculum.parts
     )
-    advised = advise(curriculum, known, now, placed=placed, edited=edited)
+    advised = advise(curriculum, known, now, placed=placed, edited=edited, budget=budget)
     return Scorecard(
         at=now,
         whole=_group(0, "Curriculum", 0, set(curriculum.weeks), items, katas),
@@ -285,11 +297,15 @@ def _kata_line(curriculum: Curriculum, name: str, one: Standing, proof: Attempt 
         clean_days=len(one.clean_days),
         # no more digits than mean something, so that every machine writes the same
         stability_days=None if one.stability_days is None else round(one.stability_days, 2),
-        recall=None if one.recall is None else round(one.recall, 3),
+        recall=_rounded(one.recall),
         due=one.due,
         solved_at=one.solved_at,
         evidence=None if proof is None else _evidence(kata, proof),
     )
+
+
+def _rounded(chance: float | None) -> float | None:
+    return None if chance is None else round(chance, 3)
 
 
 def _evidence(kata: Kata, proof: Attempt) -> Evidence:
@@ -383,24 +399,20 @@ def _kept(known: Collection[Standing], now: datetime) -> int:
     if any(one.is_due(now - ON_TIME) for one in known):
         return 0
     done = sorted(
-        (found for one in known for found in _reviews_of(one)), key=lambda found: found[0].done_at
+        (found for one in known for found in _when_due(one)), key=lambda found: found.done_at
     )
     kept = 0
-    for review, solved in reversed(done):
+    for review in reversed(done):
         if review.done_at > review.due_at + ON_TIME:
             break
-        kept += solved
+        kept += review.passed
     return kept
 
 
-def _reviews_of(one: Standing) -> Iterator[tuple[Review, bool]]:
+def _when_due(one: Standing) -> Iterator[Review]:
     """
-    The reviews of a kata, each with whether it was solved.
+    The reviews of a kata that were due when they began: before its day a round is practice.
 
-    A round before its day is practice and no review. After each the kata is due another day, so
-    that there is at most one a day.
+    After each the kata is due another day, so that there is at most one a day.
     """
-    first = next((n for n, found in enumerate(one.rounds) if found.solved), len(one.rounds))
-    for found, review in zip(one.rounds[first + 1 :], one.reviews, strict=True):
-        if found.began_at.date() >= review.due_at.date():
-            yield review, found.solved
+    return (found for found in one.reviews if found.began_at.date() >= found.due_at.date())

@@ -1,6 +1,7 @@
 """The scorecard in a terminal."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,6 +10,7 @@ from rich.table import Table
 from harness.base.words import readable
 from harness.learner.levels import Level
 from harness.learner.mastery import CLEAN_DAYS
+from harness.learner.memory import RETENTION
 from harness.reports.scorecard import Group, KataLine, Scorecard
 
 COLOURS = {
@@ -38,8 +40,7 @@ def print_scorecard(card: Scorecard) -> None:
     if card.next is None:
         out.print("next: nothing; you have solved all there is, and nothing is due")
     else:
-        begin = "make kata name=" if card.next.begun else "kata start "
-        out.print(f"next: {begin}{card.next.kata}  [dim]({escape(card.next.reason)})[/]")
+        out.print(f"next: {card.next.command}  [dim]({escape(card.next.reason)})[/]")
 
 
 def totals(card: Scorecard) -> Iterator[str]:
@@ -56,6 +57,12 @@ def totals(card: Scorecard) -> Iterator[str]:
         f"Concepts, hands-on tasks and milestones: {whole.owned} of the {whole.covered} that have "
         f"katas are owned (all katas of each), {whole.size - whole.covered} have none yet."
     )
+    concepts = [item for item in card.items if item.kind == "concepts"]
+    if met := [item.recall for item in concepts if item.recall is not None]:
+        yield (
+            f"Concepts met: {len(met)} of {len(concepts)}; their recall is {fmean(met):.0%} on "
+            f"average, and {RETENTION:.0%} or more of {sum(one >= RETENTION for one in met)}."
+        )
     hints, peeks = sum(one.hints for one in card.katas), sum(one.peeks for one in card.katas)
     if hints or peeks:
         yield f"Hints shown: {hints}. Rounds with the solution seen: {peeks}."
