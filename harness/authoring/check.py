@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.authoring.broad import broad_raises
 from harness.authoring.contract import can_be_run, contract_problems
-from harness.authoring.limits import TEST_LIMIT_S
 from harness.authoring.matrix import (
     SHARED,
     WRONG,
@@ -23,9 +23,10 @@ from harness.base.errors import UsageProblem
 from harness.base.pace import cpu_pace
 from harness.content.kata import Kata
 from harness.content.reached import keep_reached
-from harness.content.submission import resolve_all
+from harness.content.submission import ANOTHER_WAY, approaches, resolve_all
 from harness.hardware.environment import SEEDS
 from harness.running.causes import NOT_MODELLED, stated_cause
+from harness.running.limits import TEST_LIMIT_S
 
 SLOW_S = 5.0  # CPU seconds of a reference on its own tests that are worth a note
 DRAWN_CASES = 2  # besides those that a kata lists
@@ -96,10 +97,13 @@ def check_katas(
         if judged.stopped:
             report.problems.append(judged.stopped)
             continue
+        unrelated = len(report.problems)  # to what the tests prove: a long line of the brief
         judge_matrix(report, judged.checks, part)
+        if not part:
+            report.problems += _approach_problems(report.kata, cache, seed)
         if whole and report.kata.vary:
             report.problems += _vary_problems(report.kata, seed)
-        if whole and not report.problems:
+        if whole and len(report.problems) == unrelated:
             report.problems += _remember_what_lasts(report, judged.checks, seed)
             keep_reached(report.kata, judged.checks)
     return list(reports.values())
@@ -346,6 +350,30 @@ def _vary_problems(kata: Kata, seed: int) -> list[str]:
     ] + ([f"[vary]: {judged.stopped}"] if judged.stopped else [])
 
 
+def _approach_problems(kata: Kata, cache: Path, seed: int) -> list[str]:
+    """Approaches beside the reference that are not right, or do not say what they are."""
+    found = list(approaches(kata, cache))
+    if not found:
+        return []
+    texts = {one.label: one.path.read_text(encoding="utf-8") for one in found}
+    problems = [
+        f"{label}: expected a docstring '{ANOTHER_WAY} <why>.' at the top, found another"
+        for label, text in texts.items()
+        if not text.startswith(f'"""{ANOTHER_WAY}')
+    ]
+    labels = list(texts)
+    judged = judge([kata], impls=labels, cpu_limit_s=TEST_LIMIT_S, seed=seed, extra=list(NO_SPEED))
+    return (
+        problems
+        + [
+            f"{event['impl']} fails {event['name']}, which the reference passes: {event['message']}"
+            for event in judged.checks
+            if event["outcome"] == "failed"
+        ]
+        + ([f"{', '.join(labels)}: {judged.stopped}"] if judged.stopped else [])
+    )
+
+
 def _alive(events: Sequence[Event]) -> list[str]:
     """Wrong solutions that no test has failed on."""
     labels = dict.fromkeys(event["impl"] for event in events if event["impl"].startswith(WRONG))
@@ -418,7 +446,7 @@ def judge_matrix(report: Report, events: Sequence[Event], part: Part = Part()) -
     report.total_s = sum(event["cpu_s"] for event in events)
     report.solution_s = sum(event["cpu_s"] for event in by_impl["solution"])
     report.tests = len({event["name"] for event in events})
-    report.problems += _stub_problems(by_impl["stub"])
+    report.problems += _stub_problems(report.kata, by_impl["stub"])
     report.problems += _solution_problems(by_impl["solution"])
     # the draw is the same: who fails where the reference fails is not told from it
     sound = {event["name"] for event in by_impl["solution"] if event["outcome"] == "passed"}
@@ -463,14 +491,18 @@ def _judged(event: Event) -> bool:
     return stated_cause(event["message"]) != NOT_MODELLED
 
 
-def _stub_problems(events: Sequence[Event]) -> list[str]:
+def _stub_problems(kata: Kata, events: Sequence[Event]) -> list[str]:
     passed = [event["name"] for event in events if event["outcome"] == "passed"]
     unclear = [
         event["name"]
         for event in events
         if event["outcome"] == "failed" and "is still a stub: edit" not in event["message"]
     ]
-    problems = [f"stub passes {name}: the test asserts nothing" for name in passed]
+    broad = broad_raises(kata.tests) if passed else {}
+    problems = [
+        f"stub passes {name}: {broad.get(function_name(name), 'the test asserts nothing')}"
+        for name in passed
+    ]
     return problems + [f"stub fails {name} without the one clear line" for name in unclear]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+from harness.authoring.steps import BRIEF_WIDTH, step_problems
 from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError, nearest
 from harness.content.course import shown
@@ -16,7 +17,6 @@ from harness.hardware.profiles import load_profiles
 
 LEAST_WRONG = 3
 TEXT = (".md", ".py", ".toml")
-BRIEF_WIDTH = 120  # characters of a line of the brief; a row of a table cannot be wrapped
 WRONG_OPENING = "Wrong on purpose:"
 
 
@@ -107,6 +107,7 @@ def _stub_problems(kata: Kata) -> Iterator[str]:
     except HarnessError as error:
         yield error.message
         return
+    yield from step_problems(kata)
     defined = {getattr(node, "name", "") for node in ast.parse(cut).body}
     for name in kata.functions:
         if name not in defined:

@@ -1,12 +1,19 @@
 """The stub of a source in CUDA C++: kernels keep their signatures, their bodies go."""
 
 import re
+from collections.abc import Sequence
+
+from harness.content.subgoals import marked_lines
 
 KERNEL = re.compile(r"__global__[^{;]*\{")
 
 
-def blank_kernels(source: str, todo: str = "") -> str:
-    """`source`, a text with CUDA C++ in it, with a TODO, worded `todo`, for each kernel's body."""
+def blank_kernels(source: str, todo: str = "", subgoals: Sequence[str] = ()) -> str:
+    """
+    `source`, a text with CUDA C++ in it, with a TODO for each kernel's body.
+
+    It names those of `subgoals` that comments in that body name, or says what `todo` does.
+    """
     found, end = "", 0
     for kernel in KERNEL.finditer(source):
         if kernel.start() < end:
@@ -15,7 +22,9 @@ def blank_kernels(source: str, todo: str = "") -> str:
         end = closing_brace(source, kernel.end())
         lines = [line for line in source[kernel.end() : end].splitlines() if line.strip()]
         code = [line for line in lines if not line.strip().startswith("//")]
-        words = " ".join(filter(None, ["TODO(kata):", todo, f"(about {len(code)} lines)"]))
+        named = set(marked_lines("\n".join(lines), subgoals).values())
+        steps = ", ".join(name for name in subgoals if name in named)
+        words = " ".join(filter(None, ["TODO(kata):", steps or todo, f"(about {len(code)} lines)"]))
         found += f"\n    // {words}\n"
     return found + source[end:]
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.authoring.limits import LEAST_LIMIT_S, TEST_LIMIT_S, TIMES_SLOWEST
+from harness.authoring.limits import LEAST_LIMIT_S, TIMES_SLOWEST
 from harness.authoring.mutants import Key, Mutant, mutants_of
 from harness.authoring.session import Judged, judge
 from harness.base.errors import HarnessError
@@ -23,6 +23,7 @@ from harness.base.files import write_atomically
 from harness.base.schema import Problems, Table, read_toml
 from harness.content.kata import Kata
 from harness.content.pristine import pristine_stub
+from harness.running.limits import TEST_LIMIT_S
 
 BATCH = 40  # mutants judged by one process: one import of torch for all of them
 NO_SPEED = ("-k", "not test_speed")

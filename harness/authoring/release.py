@@ -14,9 +14,11 @@ from harness.content.course import is_placed
 from harness.content.syllabus import MOST_HINTS, Syllabus
 
 KEPT_BACK = ("solutions", "tests", ".ci")
+UNANSWERED = "The answer is your teacher's to give: this course was released without its solutions."
 UNOPENED = "This hint has not been opened yet."
 WORKFLOW = Path(".github") / "workflows" / "grade.yml"
 MARKER = ".kata-release"  # in a folder that a release was written to, and may be again
+ANSWER = re.compile(r"^\[why\]$.*?^(?=answer\s*=)", re.MULTILINE | re.DOTALL)
 HINTS = re.compile(r"^hints\s*=\s*\[", re.MULTILINE)
 
 
@@ -42,7 +44,8 @@ def release(root: Path, folder: Path, course: Path, syllabus: Syllabus) -> int:
                 tar.extract(member, folder, filter="data")
     for file in folder.glob("katas/week*/*/kata.toml"):
         text = file.read_text(encoding="utf-8")
-        file.write_text(without_hints(text, syllabus.hints), encoding="utf-8")
+        kept = without_answer(without_hints(text, syllabus.hints))
+        file.write_text(kept, encoding="utf-8")
     shutil.copyfile(course, folder / "course.toml")
     workflow = resources.files("harness.authoring").joinpath("grade.yml").read_text("utf-8")
     (folder / WORKFLOW).parent.mkdir(parents=True)
@@ -103,6 +106,21 @@ def without_hints(text: str, opened: int) -> str:
     unopened = [_quoted(UNOPENED)] * (len(hints) - opened)
     lines = "".join(f"  {one},\n" for one in kept + unopened)
     return text.replace(array, f"hints      = [\n{lines}]", 1)
+
+
+def without_answer(text: str) -> str:
+    """The text of a ``kata.toml`` without the answer to its question."""
+    found = ANSWER.search(text)
+    if found is None:
+        return text
+    rest = text[found.end() :]
+    for end in (one.end() for one in re.finditer(r"\n|\Z", rest)):
+        try:
+            tomllib.loads(rest[:end])
+        except tomllib.TOMLDecodeError:
+            continue  # this line is part of the answer
+        return f"{text[: found.end()]}answer   = {_quoted(UNANSWERED)}\n{rest[end:]}"
+    raise HarnessError(f"release: expected an answer, found {rest!r}")
 
 
 def _quoted(text: str) -> str:

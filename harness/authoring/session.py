@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.authoring.limits import LEAST_LIMIT_S, WAITING
 from harness.base.pace import PacedLimit, cpu_pace, pace
-from harness.base.processes import run_watched
+from harness.base.processes import started
 from harness.content.kata import Kata
-from harness.running.runner import limits_of, pytest_command, read_record
+from harness.running.limits import limits_of
+from harness.running.runner import pytest_command, read_record
 from harness.running.verdict import events_of, last_words
 
 Event = dict[str, Any]
@@ -64,14 +65,13 @@ def judge(
             seed=seed,
             extra=["--tb=line", *limits, *extra],
         )
-        exit_code, output = run_watched(
-            command,
-            _Follower(record, wall_s + STARTUP_S, heard).overdue,
-            {},
-            cwd=katas[0].root,
-            memory_bytes=limits_of(katas[0], "cpu").memory_bytes,
-        )
+        follower = _Follower(record, wall_s + STARTUP_S, heard)
+        memory_bytes = limits_of(katas[0], "cpu").memory_bytes
+        with started(command, {}, cwd=katas[0].root, memory_bytes=memory_bytes) as child:
+            while child.is_running() and not follower.overdue(child.elapsed_s):
+                pass
         events = read_record(record)
+    exit_code, output = child.exit_code, child.output
     checks = [event for event in events if event["event"] == "check"]
     if any(event["event"] == "end" for event in events) and exit_code in (0, 1):
         return Judged(checks=checks, stopped="")

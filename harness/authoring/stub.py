@@ -4,17 +4,20 @@ The stub, cut out of the reference: signatures and docstrings stay, the answer g
 What `functions` of kata.toml names is left to the learner, and so is the body of a kernel. Other
 private functions go: how to divide the work is the learner's. Of a source in CUDA C++ the kernels'
 bodies go. The rest is given, word for word. Where a kata wants it otherwise, ``[stub]`` of its
-kata.toml says so.
+kata.toml says so. What is to be done in a blank is said by the names of its steps, the `subgoals`
+of kata.toml, where comments of the reference begin them.
 """
 
 import ast
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from harness.authoring.cuda_stub import blank_kernels
 from harness.base.errors import MetadataError, UsageProblem, nearest
 from harness.base.files import read_file
 from harness.content.kata import Kata, StubMarks
+from harness.content.subgoals import marked_lines
 
 WIDTH = 100  # of a line, as pyproject.toml has it for ruff
 GIVE, LEAVE_OUT, BLANK, OPEN = "give", "leave out", "blank", "open"
@@ -31,33 +34,67 @@ def cut_stub(kata: Kata) -> str:
     """
     source = read_file(kata.solution).decode("utf-8", errors="replace")
     try:
-        return stub_of(source, kata.functions, kata.stub)
+        return stub_of(source, kata.functions, kata.stub, kata.subgoals)
     except SyntaxError as error:
         raise UsageProblem(
             f"{kata.solution}: expected the reference in Python, found {error}. Write it first."
         ) from None
 
 
-def stub_of(source: str, functions: Iterable[str], marks: StubMarks | None = None) -> str:
+def stub_of(
+    source: str,
+    functions: Iterable[str],
+    marks: StubMarks | None = None,
+    subgoals: Sequence[str] = (),
+) -> str:
     """The stub of the reference `source`, whose `functions` are the learner's to write."""
-    cut = _Cut(source, frozenset(functions), marks or StubMarks())
-    return "\n".join(cut.block(cut.tree, 0)) + "\n"
+    return Cut(source, functions, marks or StubMarks(), subgoals).text()
 
 
-class _Cut:
-    """One reference on its way to a stub."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blank:
+    """
+    What is left to the learner in one place.
 
-    def __init__(self, source: str, functions: frozenset[str], marks: StubMarks) -> None:
+    Attributes:
+        name: The function, method or value; "A.go" for a method.
+        line: Where it begins in the reference.
+        size: Lines of code that the reference has there, helpers that are gone included.
+        steps: The names of its steps, in the order of kata.toml.
+        marked: Whether comments say them, and not ``[stub.todo]``.
+    """
+
+    name: str
+    line: int
+    size: int
+    steps: tuple[str, ...]
+    marked: bool
+
+
+class Cut:
+    """
+    One reference on its way to a stub.
+
+    Attributes:
+        blanks: What was left to the learner, once `text` has been made.
+    """
+
+    def __init__(
+        self, source: str, functions: Iterable[str], marks: StubMarks, subgoals: Sequence[str]
+    ) -> None:
         self.lines = source.splitlines()
-        self.functions = functions
+        self.functions = frozenset(functions)
         self.marks = marks
+        self.subgoals = tuple(subgoals)
+        self.marked = marked_lines(source, subgoals)
+        self.blanks: list[Blank] = []
         self.tree = ast.parse(source)
-        known = {name for name, _ in _walk(self.tree)}
+        known = {name for name, _ in walk(self.tree)}
         for name in [*marks.give, *marks.leave_out, *marks.todo]:
             if name not in known:
                 expected = "[stub] of kata.toml: expected names that the reference has"
                 raise MetadataError(f"{expected}, found {name!r}.{nearest(name, known)}")
-        classes = {name for name, node in _walk(self.tree) if isinstance(node, ast.ClassDef)}
+        classes = {name for name, node in walk(self.tree) if isinstance(node, ast.ClassDef)}
         if named := sorted(classes & set(marks.todo)):
             inside = [one for one in known if one.startswith(f"{named[0]}.")]
             raise MetadataError(
@@ -67,9 +104,18 @@ class _Cut:
         # what the learner does not see, by the name that code calls it; each is counted once
         self.uncounted = {
             name.rpartition(".")[2]: node
-            for name, node in _walk(self.tree)
-            if self._fate(name, node) == LEAVE_OUT
+            for name, node in walk(self.tree)
+            if self.fate(name, node) == LEAVE_OUT
         }
+
+    def text(self) -> str:
+        """The whole stub."""
+        return "\n".join(self.block(self.tree, 0)) + "\n"
+
+    def is_gone(self, name: str) -> bool:
+        """Whether a method belongs to a class that is left out."""
+        owner, _, _ = name.rpartition(".")
+        return owner in self.marks.leave_out
 
     def block(self, parent: ast.Module | ast.ClassDef, at: int, prefix: str = "") -> list[str]:
         """What the stub has of the lines of `parent` from `at` on."""
@@ -77,7 +123,7 @@ class _Cut:
         gap = 0  # empty lines that stood above what was left out
         for node in parent.body:
             before, at = at, node.end_lineno or at
-            fates = {self._fate(prefix + name, node) for name in _names(node)} or {GIVE}
+            fates = {self.fate(prefix + name, node) for name in names_of(node)} or {GIVE}
             blank_above = _leading_blanks(self.lines[before:at])
             if fates == {LEAVE_OUT} or (LEAVE_OUT in fates and not _is_import(node)):
                 gap = max(gap, blank_above)
@@ -88,10 +134,9 @@ class _Cut:
                 kept += self.lines[before : node.lineno]
                 kept += self.block(node, node.lineno, f"{prefix}{node.name}.")
             elif isinstance(node, ast.FunctionDef) and fates == {BLANK}:
-                kept += self._blank(node, before, prefix + node.name)
+                kept += self.blank(node, before, prefix + node.name)
             elif fates == {BLANK} and not isinstance(node, ast.ClassDef):
-                todo = " ".join(self.marks.todo.get(prefix + name, "") for name in _names(node))
-                kept += blank_kernels("\n".join(self.lines[before:at]), todo).split("\n")
+                kept += self.blank_text(node, before, prefix)
             elif LEAVE_OUT in fates:
                 kept += [""] * blank_above + self._import(node, prefix)
             elif self.marks.docstring and node is self.tree.body[0] and _is_text(node):
@@ -100,7 +145,8 @@ class _Cut:
                 kept += self.lines[before:at]
         return kept
 
-    def _fate(self, name: str, node: ast.stmt) -> str:
+    def fate(self, name: str, node: ast.stmt) -> str:
+        """Whether what `node` binds as `name` is given, left out, blank, or a class to go into."""
         for fate, named in (
             (LEAVE_OUT, self.marks.leave_out),
             (GIVE, self.marks.give),
@@ -121,24 +167,55 @@ class _Cut:
             return LEAVE_OUT
         return BLANK if owner else GIVE
 
-    def _blank(self, node: ast.FunctionDef, before: int, name: str) -> list[str]:
+    def blank(self, node: ast.FunctionDef, before: int, name: str) -> list[str]:
         """The lines after `before` up to the function's own code, and what to do instead of it."""
         documented = ast.get_docstring(node, clean=False) is not None
         above = node.body[0].end_lineno or before if documented else self._header(node)
         indent = " " * (node.col_offset + 4)
-        size = _size(self._written(node, above), self._written_by_helpers(node))
-        todo = " ".join(filter(None, ["TODO(kata):", self.marks.todo.get(name), size]))
+        helpers = self._helpers_of(node)
+        own = self._written(node, above)
+        by_helpers = sum(self._written(one, one.lineno - 1) for one in helpers)
+        steps = self._steps([node, *helpers])
+        words = self._words(name, node, own + by_helpers, steps)
+        todo = " ".join(filter(None, ["TODO(kata):", words, _size(own, by_helpers)]))
         kept = self.lines[before:above]
-        code = "pass" if _is_kernel(node) and name not in self.functions else None
+        code = "pass" if self.is_kernel(node, name) else None
         line = f"{indent}raise NotImplementedError  # {todo}"
         if code is None and len(line) <= WIDTH:
             return [*kept, line]
         wrapped = textwrap.wrap(todo, WIDTH - len(indent) - 2, break_on_hyphens=False)
-        return [
-            *kept,
-            *(f"{indent}# {part}" for part in wrapped),
-            indent + (code or "raise NotImplementedError"),
-        ]
+        last = [] if code and documented else [indent + (code or "raise NotImplementedError")]
+        return [*kept, *(f"{indent}# {part}" for part in wrapped), *last]
+
+    def blank_text(self, node: ast.stmt, before: int, prefix: str) -> list[str]:
+        """The lines after `before` of a text in CUDA C++, its kernels blank."""
+        text = "\n".join(self.lines[before : node.end_lineno])
+        name = next(prefix + name for name in names_of(node))
+        steps = self._steps([node])
+        todo = self._words(name, node, (node.end_lineno or before) - before, steps)
+        return blank_kernels(text, todo, self.subgoals).split("\n")
+
+    def is_kernel(self, node: ast.FunctionDef, name: str) -> bool:
+        """Whether `node` is a kernel in Python that a launcher calls, and no test."""
+        return _is_kernel(node) and name not in self.functions
+
+    def _steps(self, nodes: Iterable[ast.stmt]) -> set[str]:
+        """What comments within `nodes` name."""
+        return {
+            name
+            for node in nodes
+            for line, name in self.marked.items()
+            if node.lineno <= line <= (node.end_lineno or 0)
+        }
+
+    def _words(self, name: str, node: ast.stmt, size: int, found: set[str]) -> str:
+        """What to do in a blank: its steps, else what ``[stub.todo]`` says."""
+        todo = self.marks.todo.get(name, "")
+        steps = tuple(one for one in self.subgoals if one in found or one == todo)
+        marked = bool(found)
+        blank = Blank(name=name, line=node.lineno, size=size, steps=steps, marked=marked)
+        self.blanks.append(blank)
+        return ", ".join(steps) or todo
 
     def _import(self, node: ast.stmt, prefix: str) -> list[str]:
         """An import without the names that are left out."""
@@ -146,7 +223,7 @@ class _Cut:
         node.names = [
             alias
             for alias in node.names
-            if self._fate(prefix + (alias.asname or alias.name), node) != LEAVE_OUT
+            if self.fate(prefix + (alias.asname or alias.name), node) != LEAVE_OUT
         ]
         return [ast.unparse(node)]
 
@@ -157,14 +234,14 @@ class _Cut:
             last -= 1
         return last
 
-    def _written_by_helpers(self, node: ast.stmt) -> int:
-        """Lines of what is left out and used here, or by what is; no helper counts twice."""
-        found = 0
+    def _helpers_of(self, node: ast.stmt) -> list[ast.stmt]:
+        """What is left out and used here, or by what is; no helper counts twice."""
+        found = []
         for part in ast.walk(node):
             name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", None)
             helper = self.uncounted.pop(name, None) if name else None
             if helper is not None and not _is_import(helper):
-                found += self._written(helper, helper.lineno - 1) + self._written_by_helpers(helper)
+                found += [helper, *self._helpers_of(helper)]
         return found
 
     def _written(self, node: ast.stmt, after: int) -> int:
@@ -175,16 +252,16 @@ class _Cut:
         return sum(_is_code(self.lines[at - 1]) for at in numbers if at not in passed)
 
 
-def _walk(parent: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+def walk(parent: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
     """Each name that a module or class binds, methods as ``Class.method``, and its statement."""
     for node in parent.body:
-        for name in _names(node):
+        for name in names_of(node):
             yield prefix + name, node
         if isinstance(node, ast.ClassDef):
-            yield from _walk(node, f"{prefix}{node.name}.")
+            yield from walk(node, f"{prefix}{node.name}.")
 
 
-def _names(node: ast.stmt) -> list[str]:
+def names_of(node: ast.stmt) -> list[str]:
     """What a statement binds."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]

@@ -7,7 +7,7 @@ import click
 
 from harness.base.errors import DeviceError, UsageProblem, nearest
 from harness.cli import draw, screen, tables
-from harness.cli.house import KATA, KATA_OR_WEEK, PART, WEEKS, House
+from harness.cli.house import KATA_OR_WEEK, PART, WEEKS, House
 from harness.cli.screen import json_option
 from harness.content.catalog import Week
 from harness.content.kata import BACKENDS, Kata
@@ -91,25 +91,6 @@ def show(house: House, name: Kata | Week, as_json: bool) -> None:
     house.note_brief(name)
     draw.thresholds(name, *house.reached(name))
     draw.attempts(house.progress.attempts(name.name, limit=5))
-
-
-@click.command()
-@click.argument("kata", type=KATA)
-@json_option
-@click.pass_obj
-def hint(house: House, kata: Kata, as_json: bool = False) -> None:
-    """The next hint, one at a time. Hints are remembered with your attempts."""
-    seen = house.progress.hints_seen(kata.name)
-    shown = min(seen, len(kata.hints) - 1)
-    if seen < len(kata.hints):
-        house.progress.note("hint_shown", kata.name, str(seen + 1))
-    if as_json:
-        number, of = shown + 1, len(kata.hints)
-        screen.as_json({"kata": kata.name, "number": number, "of": of, "hint": kata.hints[shown]})
-        return
-    click.echo(screen.folded(f"Hint {shown + 1} of {len(kata.hints)}: {kata.hints[shown]}"))
-    if seen >= len(kata.hints):
-        click.echo(f"That was the last one. The reference: kata explain {kata.name} --anyway")
 
 
 @click.command()
@@ -255,4 +236,4 @@ def profile_calibrate(house: House) -> None:
     sys.exit(exit_code)
 
 
-COMMANDS = [list_katas, show, hint, coverage, scorecard, profile]
+COMMANDS = [list_katas, show, coverage, scorecard, profile]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.base.errors import DiskFull, HarnessError, UsageProblem
+from harness.base.errors import DiskFull, HarnessError, MetadataError, UsageProblem
 from harness.base.shelf import Shelf
 from harness.content.catalog import Curriculum, Week, load_curriculum
 from harness.content.course import is_package
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.learner.mastery import Standing
     from harness.learner.predict import Sheet
     from harness.learner.progress import Progress
+    from harness.learner.schedule import Budget
     from harness.learner.workspace import Workspace
 
 
@@ -47,9 +48,13 @@ class House:
         try:
             yield
         except DiskFull as error:
-            if error.message not in self.unkept:
-                click.echo(f"Not kept: {error.message}", err=True)
-            self.unkept.add(error.message)
+            self.say_unkept(error.message)
+
+    def say_unkept(self, problem: str) -> None:
+        """Say once why nothing is kept; "" where everything is."""
+        if problem and problem not in self.unkept:
+            click.echo(f"Not kept: {problem}", err=True)
+        self.unkept.add(problem)
 
     @cached_property
     def curriculum(self) -> Curriculum:
@@ -109,22 +114,39 @@ class House:
 
     def standings(self) -> "dict[str, Standing]":
         """Where the learner stands with every kata, now."""
-        return self._standings(self.curriculum.katas, None)
+        return self._standings(self.curriculum.katas)
 
     def standing(self, kata: Kata) -> "Standing":
-        """Where the learner stands with one kata, now; nothing of the others is read."""
-        return self._standings({kata.name: kata}, kata.name)[kata.name]
+        """
+        Where the learner stands with one kata, now: what builds on it counts for it.
 
-    def _standings(self, katas: Mapping[str, Kata], only: str | None) -> "dict[str, Standing]":
+        While some other kata cannot be read, nothing of the others is seen.
+        """
+        try:
+            katas: Mapping[str, Kata] = self.curriculum.katas
+        except MetadataError:
+            katas = {kata.name: kata}
+        return self._standings(katas)[kata.name]
+
+    def _standings(self, katas: Mapping[str, Kata]) -> "dict[str, Standing]":
+        from harness.learner.advice import budget_of
         from harness.learner.mastery import standings, timed_on
 
+        notes = self.progress.notes()
         return standings(
             katas,
-            self.progress.outlines(only),
-            self.progress.notes(only),
+            self.progress.outlines(),
+            notes,
             timed_on(self.progress.best()),
             self.now(),
+            budget_of(notes).retention,
         )
+
+    def budget(self) -> "Budget":
+        """The hours of a week and the retention that the learner has asked for."""
+        from harness.learner.advice import budget_of
+
+        return budget_of(self.progress.notes())
 
     def blank_stub(self, kata: Kata, command: str) -> bytes:
         """
@@ -148,8 +170,11 @@ class House:
         from harness.content.submission import resolve
 
         found = resolve(kata, impl, self.home / "cache")
-        swapped = impl == "yours" and self.workspace.is_swapped(kata.name, kata.file)
-        return replace(found, kind="solution") if swapped else found
+        if impl != "yours":
+            return found
+        if self.workspace.is_swapped(kata.name, kata.file):
+            return replace(found, kind="solution")
+        return replace(found, half=self.workspace.half_of(kata.name))
 
     def placed_out(self) -> set[str]:
         """Katas of weeks that the learner has tested out of."""
@@ -177,6 +202,7 @@ class House:
             self.now(),
             placed=self.placed_out(),
             edited=self.edited_today(),
+            budget=self.budget(),
         )
 
     def brief_shown(self, kata: Kata) -> bool:

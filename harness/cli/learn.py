@@ -1,7 +1,5 @@
 """Commands of a teacher: what to take up next, starting it from blank, and what came of it."""
 
-import json
-import math
 import os
 import shlex
 import shutil
@@ -14,40 +12,15 @@ from typing import NamedTuple
 import click
 
 from harness.base.errors import UsageProblem
-from harness.cli import draw, screen, teach
+from harness.cli import draw, screen, teach, why
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.screen import folded, json_option
 from harness.content.kata import Kata
 from harness.hardware.environment import device_present
 from harness.learner import advice
+from harness.learner.workspace import HALF
 
 SHOWN = 3
-
-
-class Number(click.ParamType):  # type: ignore[type-arg]
-    """A finite number, above 0 or, where `zero` is one, from 0 on."""
-
-    name = "number"
-
-    def __init__(self, *, zero: bool) -> None:
-        self.zero = zero
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Read it; at a prompt it is asked for again."""
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
-            least = "from 0 on" if self.zero else "above 0"
-            self.fail(f"expected a finite number {least}, found {value!r}.", param, ctx)
-        return number
-
-
-INTENSITY = Number(zero=True)  # a copy has no FLOP
-TIME = Number(zero=False)
 
 
 @click.command("next")
@@ -65,9 +38,7 @@ def next_kata(house: House, count: int, as_json: bool) -> None:
     """What to practise next, and why."""
     found = house.advice()[:count]
     if as_json:
-        screen.as_json(
-            {"kata": one.kata, "reason": one.reason, "begun": one.begun} for one in found
-        )
+        screen.as_json({**asdict(one), "command": one.command} for one in found)
     else:
         teach.advice(found, house.curriculum.katas)
 
@@ -81,7 +52,13 @@ def due(house: House, as_json: bool) -> None:
     found, later = advice.due(known, now), advice.upcoming(known, now)
     if as_json:
         screen.as_json(
-            {"kata": one.kata, "due": str(one.due), "recall": one.recall, "is_due": one in found}
+            {
+                "kata": one.kata,
+                "due": str(one.due),
+                "recall": one.recall,
+                "is_due": one in found,
+                "form": "short" if one.short else "whole",
+            }
             for one in [*found, *later]
         )
     else:
@@ -91,20 +68,39 @@ def due(house: House, as_json: bool) -> None:
 @click.command()
 @click.argument("kata", type=KATA)
 @click.option("--edit", is_flag=True, help="Open the stub in $EDITOR, or in VS Code from there.")
+@click.option(
+    "--level",
+    type=click.Choice(["blank", "half"]),
+    default="blank",
+    help="half, the first time: the first steps are given, the last are yours.",
+)
 @click.pass_obj
-def start(house: House, kata: Kata, edit: bool) -> None:
+def start(house: House, kata: Kata, edit: bool, level: str) -> None:
     """Start a kata, or start it again, from the blank stub. Your last file is kept."""
+    from harness.authoring.half import half_stub
+
     command = editor(dict(os.environ)) if edit else []
     stub = house.blank_stub(kata, "start")
+    standing = house.standing(kata)
+    first = not any(one.solved for one in standing.rounds)
+    half = half_stub(kata) if level == "half" and first else None
     if house.workspace.is_swapped(kata.name, kata.file):
         house.workspace.restore(kata.name, kata.file)
-    standing = house.standing(kata)
-    was_blank = kata.file.is_file() and kata.file.read_bytes() == stub
-    kept = None if was_blank else house.workspace.reset(kata.name, kata.file, stub).kept
-    house.progress.note("started", kata.name)
+    place = half.text.encode() if half else stub
+    current = kata.file.read_bytes() if kata.file.is_file() else b""
+    untouched = current in (stub, place) or house.submission(kata, "yours").is_blank
+    kept = None
+    if current != place:
+        kept = house.workspace.reset(kata.name, kata.file, place).kept
+    house.progress.note("started", kata.name, "half" if half else "")
+    if half:
+        house.workspace.keep(kata.name, kata.file, HALF)
     if standing.open is not None and standing.open.tried:
         teach.given_up(standing.open)
-    teach.started(kata, standing, house.shown(kata.file), kept)
+    if level == "half" and not first:
+        click.echo("Half a stub is for the first time: from the second round on all is yours.")
+    shown = house.shown(kata.file)
+    teach.started(kata, standing, shown, None if untouched else kept, half)
     if command:
         subprocess.run([*command, str(kata.file)], check=False)
 
@@ -133,12 +129,17 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 @click.option(
     "--anyway", is_flag=True, help="Before you have solved it; counts as having seen the solution."
 )
+@click.option("--why", "said", metavar="TEXT", help="Your answer to the kata's question; kept.")
 @json_option
 @click.pass_obj
-def explain(house: House, kata: Kata, anyway: bool, as_json: bool) -> None:
-    """The reference, its worksheet filled in, and how yours compares."""
+def explain(house: House, kata: Kata, anyway: bool, said: str | None, as_json: bool) -> None:
+    """
+    The reference, its worksheet filled in, and how yours compares.
+
+    A kata that asks for a reason asks you first, in a terminal, and then gives its own answer.
+    """
     from harness.learner.predict import worksheet
-    from harness.reports.ladder import climb, naive_words, timed_elsewhere
+    from harness.reports.ladder import approach_words, climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
 
     standing = house.standing(kata)
@@ -148,6 +149,8 @@ def explain(house: House, kata: Kata, anyway: bool, as_json: bool) -> None:
             f"explain: expected {kata.name} to be solved in this round, found it "
             f"{standing.level}. Solve it first, or add --anyway: it counts as having seen it."
         )
+    quiet = as_json or not solved
+    said = why.asked(house, kata, "" if said is None and quiet else said)
     if kata.solution.is_file():
         house.progress.note("solution_seen", kata.name, "explain")
     device = "cuda" if device_present() else "cpu"
@@ -163,6 +166,8 @@ def explain(house: House, kata: Kata, anyway: bool, as_json: bool) -> None:
                 "device": device,
                 "ladder": [asdict(rung) for rung in rungs],
                 "naive": naive_words(kata, house.home / "cache"),
+                "approaches": approach_words(kata, house.home / "cache"),
+                "why": why.as_row(kata, said),
             }
         )
         return
@@ -177,50 +182,11 @@ def explain(house: House, kata: Kata, anyway: bool, as_json: bool) -> None:
     teach.ladder(rungs, device)
     if naive := naive_words(kata, house.home / "cache"):
         click.echo(folded(f"naive: {naive}"))
+    for name, words in approach_words(kata, house.home / "cache").items():
+        click.echo(folded(f"{name}: {words}"))
     if device == "cpu" and (line := timed_elsewhere(kata, kept_results(house.root))):
         click.echo(line)
-
-
-@click.command()
-@click.argument("kata", type=KATA)
-@click.option("--intensity", type=INTENSITY, help="FLOP per byte; asked for when not given.")
-@click.option("--bound", type=click.Choice(["memory", "compute"]))
-@click.option("--time", "time_us", type=TIME, help="Microseconds at the speed of light.")
-@click.option("--profile", help="Hardware profile; default: this machine's GPU, else H100.")
-@json_option
-@click.pass_obj
-def predict(
-    house: House,
-    kata: Kata,
-    intensity: float | None,
-    bound: str | None,
-    time_us: float | None,
-    profile: str | None,
-    as_json: bool,
-) -> None:
-    """
-    Estimate intensity, bound and time; see how near you were.
-
-    They are compared with the roofline. What you measured, if you did, stands beside it.
-    """
-    from harness.learner.predict import Prediction, score, track_record, worksheet
-
-    sheet = worksheet(kata, house.prediction_profile(profile))
-    if not as_json:
-        teach.worksheet(kata, sheet)
-    guess = Prediction(
-        intensity=click.prompt("FLOP per byte", type=INTENSITY) if intensity is None else intensity,
-        bound=bound or click.prompt("bound by", type=click.Choice(["memory", "compute"])),
-        seconds=1e-6
-        * (click.prompt("microseconds at best", type=TIME) if time_us is None else time_us),
-    )
-    result = score(guess, sheet, house.measured_share(kata, sheet))
-    house.progress.note("predicted", kata.name, json.dumps(asdict(result)))
-    if as_json:
-        screen.as_json(asdict(result))
-        return
-    teach.prediction(result)
-    teach.track_record(track_record(house.progress.notes()))
+    why.answered(kata, said)
 
 
 @click.command()
@@ -285,4 +251,4 @@ def _placed_out_of(house: House, week: int) -> Placement:
     return found
 
 
-COMMANDS = [next_kata, due, start, explain, predict, placement]
+COMMANDS = [next_kata, due, start, explain, placement]

@@ -11,7 +11,7 @@ import click
 
 from harness.base.errors import UsageProblem
 from harness.base.files import hash_of, read_file
-from harness.cli import draw, results, screen, teach
+from harness.cli import draw, results, screen, teach, why
 from harness.cli.house import KATA, WEEKS, House
 from harness.cli.remotely import run_on
 from harness.cli.screen import json_option
@@ -85,7 +85,7 @@ def run(
     gpu = device_present()
     legs = ["cpu", "cuda"] if device == "auto" and gpu else [device]
     legs = ["cpu"] if legs == ["auto"] else legs
-    how = How(impl=impl, seed=seed, profile=profile, verbose=verbose, quiet=as_json)
+    how = How(seed=seed, profile=profile, verbose=verbose, quiet=as_json)
     judged, red, broken, untouched, rows = 0, 0, 0, [], []
     for kata in chosen:
         if install and missing_extra(kata):
@@ -94,13 +94,14 @@ def run(
         if len(chosen) > 1 and (missing := missing_for(kata)):
             click.echo(f"- {kata.name}: skipped: {missing}", err=as_json)
             continue
-        if len(chosen) > 1 and house.submission(kata, impl).is_blank():
+        submission = house.submission(kata, impl)
+        if len(chosen) > 1 and submission.is_blank:
             untouched.append(kata)
             continue
         if not as_json and (brief or (brief_once and not house.brief_shown(kata))):
             draw.brief(kata)
             house.note_brief(kata)
-        found = judge_and_show(house, kata, legs, how)
+        found = judge_and_show(house, submission, legs, how)
         judged += 1
         rows += [results.as_row(kata, impl, outcome) for outcome in found]
         red += any(outcome.status != "passed" for outcome in found)
@@ -116,25 +117,25 @@ def run(
 class How:
     """How a kata is judged and how it is shown; `quiet` shows nothing."""
 
-    impl: str = "yours"
     seed: int | None = None
     profile: str | None = None
     verbose: bool = False
     quiet: bool = False
-    meanwhile: Callable[[], None] = lambda: None
+    meanwhile: Callable[[], None] | None = None
 
 
-def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") -> list[Outcome]:
-    """Judge one kata on each device, and show how it went, what it earned and what is next."""
-    before = None
-    if how.impl == "yours":
+def judge_and_show(
+    house: House, submission: Submission, legs: Sequence[str], how: How
+) -> list[Outcome]:
+    """Judge a submission on each device, and show how it went, what it earned, what is next."""
+    kata, before = submission.kata, None
+    if submission.label == "yours":
         with house.even_without_room():
             before = house.standing(kata)
     more = _more_cases(kata, before)
     found: list[Outcome] = []
     for leg in legs:
-        submission = house.submission(kata, how.impl)
-        outcome = judge(house, submission, leg, how.seed, how.profile, more, how.meanwhile)
+        outcome = judge(house, submission, leg, how, more)
         found.append(outcome)
         if not how.quiet:
             results.outcome(
@@ -148,7 +149,7 @@ def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") ->
         return found
     if more:
         click.echo("You have solved this kata before, so extra cases were drawn.")
-    if submission.owner == "solution" and how.impl == "yours":
+    if submission.owner == "solution" and submission.label == "yours":
         if house.workspace.is_swapped(kata.name, kata.file):
             click.echo(
                 f"Your file is swapped for the reference. Back again: kata restore {kata.name}"
@@ -157,7 +158,10 @@ def judge_and_show(house: House, kata: Kata, legs: Sequence[str], how: "How") ->
     then = None
     if before is not None and all(one.status == "passed" for one in found):
         with house.even_without_room():
-            teach.earned(before, house.standing(kata), house.now())
+            after = house.standing(kata)
+            teach.earned(before, after, house.now())
+            if len(after.rounds) > len(before.rounds):
+                why.raised(kata, after)
             then = next((one for one in house.advice() if one.kata != kata.name), None)
     worst = next((one for one in found if one.status != "passed"), found[-1])
     results.next_step(kata, worst, submission.owner, house.shown(kata.file), then)
@@ -188,31 +192,30 @@ def judge(
     house: House,
     submission: Submission,
     device: str,
-    seed: int | None,
-    profile: str | None,
-    more: Sequence[str],
-    meanwhile: Callable[[], None] = lambda: None,
+    how: How,
+    more: Sequence[str] = (),
 ) -> Outcome:
     """
     Make an attempt, and show that it is under way; `more` are options of pytest.
 
-    `meanwhile` is called often; what it raises ends the attempt.
+    `how.meanwhile` is called often; what it raises ends the attempt.
     """
     progress = None
     with house.even_without_room():
         progress = house.progress
     with draw.waiting(f"{submission.kata.name} on {device}"):
-        return attempt(
+        outcome = attempt(
             submission,
             progress,
             house.workspace,
             device=device,
-            seed=seed,
-            profile=profile,
+            seed=how.seed,
+            profile=how.profile,
             extra=more,
-            room=house.even_without_room,
-            meanwhile=meanwhile,
+            meanwhile=how.meanwhile,
         )
+    house.say_unkept(outcome.unkept)
+    return outcome
 
 
 @click.command()

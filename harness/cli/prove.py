@@ -62,8 +62,9 @@ def stub(house: House, kata: Kata, write: bool) -> None:
 
     What kata.toml names under `functions`, and the bodies of kernels, are left to the learner;
     `[stub]` there says what else is, in which words, and what is given. A copy of the file that
-    stood there is kept: `kata stash`.
+    stood there is kept: `kata stash`. With --write the brief gets the line that names the steps.
     """
+    from harness.authoring.steps import brief_with_steps
     from harness.authoring.stub import cut_stub
 
     text = cut_stub(kata)
@@ -72,6 +73,12 @@ def stub(house: House, kata: Kata, write: bool) -> None:
         return
     house.workspace.reset(kata.name, kata.file, text.encode())
     click.echo(f"{house.shown(kata.file)}: cut out of {house.shown(kata.solution)}.")
+    brief = kata.folder / "README.md"
+    if kata.subgoals and brief.is_file():
+        before = brief.read_text(encoding="utf-8")
+        if (after := brief_with_steps(kata, before)) != before:
+            write_atomically(brief, after.encode())
+            click.echo(f"{house.shown(brief)}: names the steps.")
     click.echo(f"Read it as someone who has not seen the reference, then: kata check {kata.name}")
 
 

@@ -19,11 +19,11 @@ def run_on(
 ) -> None:
     """Judge `chosen` on `box` with these options of ``kata run``; exits as it does."""
     submissions = [house.submission(kata, impl) for kata in chosen]
-    for blank in (one for one in submissions if one.is_blank()):
+    for blank in (one for one in submissions if one.is_blank):
         click.echo(
             f"- {blank.kata.name}: not written yet, not sent to {box}", err="--json" in options
         )
-    submissions = [one for one in submissions if not one.is_blank()]
+    submissions = [one for one in submissions if not one.is_blank]
     if not submissions:
         sys.exit(1)
     more = {f".kata/stash/swaps/{path.name}": path for path in _swaps(house)}

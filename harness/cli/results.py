@@ -117,7 +117,7 @@ def total(passed: int, count: int, untouched: Sequence[str]) -> None:
 def as_row(kata: Kata, impl: str, result: "Outcome") -> dict[str, Any]:
     """One run as plain data for ``--json``."""
     row = asdict(result)
-    del row["output"]
+    del row["output"], row["unkept"]
     row["measurements"] = [{**one, "detail": dict(one["detail"])} for one in row["measurements"]]
     return {"kata": kata.name, "impl": impl, **row}
 
@@ -191,7 +191,7 @@ def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, then: "Advi
     if impl != "yours":
         return f"your own: edit {shown}, then {again}"
     if result.status == "passed":
-        after = f"{'make kata name=' if then.begun else 'kata start '}{then.kata}" if then else ""
+        after = then.command if then else ""
         return f"kata explain {kata.name}, then {after or 'kata next'}"
     if any(map(is_stub, result.checks)):
         return f"edit {shown}, then {again}   (stuck? kata hint {kata.name})"

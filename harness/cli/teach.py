@@ -9,12 +9,13 @@ import click
 from harness.cli.draw import console
 from harness.cli.screen import folded
 from harness.content.kata import Kata
-from harness.learner.advice import runs_in
+from harness.learner.advice import command_for, runs_in
 from harness.learner.mastery import CLEAN_DAYS, Level
 
 MOST_LATER = 8  # katas that are not due yet
 
 if TYPE_CHECKING:
+    from harness.authoring.half import Half
     from harness.learner.advice import Advice
     from harness.learner.mastery import Standing
     from harness.learner.predict import Score, Sheet, TrackRecord
@@ -29,12 +30,10 @@ def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
         return
     for one in found:
         kata = katas[one.kata]
-        click.echo(f"{kata.name}  ({kata.minutes} min, difficulty {kata.difficulty}/5)")
+        click.echo(f"{kata.name}  ({one.minutes:.0f} min, difficulty {kata.difficulty}/5)")
         click.echo(folded(f"    {kata.teaches}"))
         click.echo(folded(f"    {one.reason}"))
-    first = found[0]
-    begin = "make kata name=" if first.begun else "kata start "
-    click.echo(f"next: {begin}{first.kata}")
+    click.echo(f"next: {found[0].command}")
 
 
 def due(found: "Sequence[Standing]", later: "Sequence[Standing]", now: datetime) -> None:
@@ -45,11 +44,13 @@ def due(found: "Sequence[Standing]", later: "Sequence[Standing]", now: datetime)
         late = max(0, (now - one.due).days)
         click.echo(
             f"{one.kata:{width}}  recall {one.recall or 0:4.0%}  due {one.due.date()}"
-            f"{f' ({late} days ago)' if late else ''}"
+            f"{f' ({late} days ago)' if late else ''}  "
+            f"{'five minutes' if one.short else 'from blank'}"
         )
     if found:
-        begin = "make kata name=" if found[0].open else "kata start "
-        click.echo(f"next: {begin}{found[0].kata}")
+        first = found[0]
+        begin = command_for(first.kata, begun=first.open is not None, short=first.short)
+        click.echo(f"next: {begin}")
     else:
         click.echo("Nothing is due today. `kata next` names something new.")
     for one in later[:MOST_LATER]:
@@ -74,15 +75,28 @@ def earned(before: "Standing", after: "Standing", now: datetime) -> None:
     elif done.clean and after.level < Level.MASTERED:
         words.append(f"cold day {min(len(after.clean_days), CLEAN_DAYS)} of {CLEAN_DAYS}")
     elif not done.clean:
-        seen = "the solution was seen" if done.solution_seen else _hints_shown(done.hints)
-        words.append(f"no cold day: {seen}")
+        words.append(f"no cold day: {_help_of(done)}")
     if after.due is not None:
         words.append(f"due again {after.due.date()}, {in_days(after.due, now)}")
     click.echo(folded(f"earned: {' · '.join(words)}"))
 
 
-def _hints_shown(count: int) -> str:
-    return "a hint was shown" if count == 1 else f"{count} hints were shown"
+def answered(before: "Standing", after: "Standing", now: datetime) -> str:
+    """What a short review has come to: when its kata comes back, or that this stays as it was."""
+    if after.due is None:
+        return f"{after.kata}: comes back once it was solved"
+    counts = len(after.reviews) > len(before.reviews)
+    words = "counts as a review; due again" if counts else "no review that counts; due as before,"
+    return f"{after.kata}: {words} {after.due.date()}, {in_days(after.due, now)}"
+
+
+def _help_of(done: "Round") -> str:
+    """What kept a round from being cold."""
+    if done.solution_seen:
+        return "the solution was seen"
+    if done.hints:
+        return "a hint was shown" if done.hints == 1 else f"{done.hints} hints were shown"
+    return "half of the body was given"
 
 
 def given_up(left: "Round") -> None:
@@ -92,10 +106,15 @@ def given_up(left: "Round") -> None:
     click.echo(f"The round begun {began} UTC is given up: {runs_in(left)}{seen}, not solved.")
 
 
-def started(kata: Kata, standing: "Standing", shown: str, kept: str | None) -> None:
+def started(
+    kata: Kata, standing: "Standing", shown: str, kept: str | None, half: "Half | None" = None
+) -> None:
     """What lies before the learner."""
     again = sum(one.solved for one in standing.rounds)
-    click.echo(folded(f"{shown} is the blank stub; the clock is running."))
+    what = "half a stub" if half else "the blank stub"
+    click.echo(folded(f"{shown} is {what}; the clock is running."))
+    if half:
+        click.echo(folded(f"Given: {', '.join(half.given)}. Yours: {', '.join(half.left)}."))
     click.echo(f"It usually takes {kata.minutes} minutes.")
     if kept is not None:
         click.echo(f"What was there is kept: kata stash apply {kata.name} {kept[:12]}")

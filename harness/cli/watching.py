@@ -20,6 +20,7 @@ from harness.content.kata import Kata
 from harness.content.submission import Submission
 from harness.hardware.environment import device_present
 from harness.learner.mastery import COUNTED
+from harness.learner.schedule import Form
 from harness.running.runner import Outcome, run_kata
 from harness.running.stages import Stage, properties_in, stage_of
 
@@ -113,7 +114,7 @@ def _looked(house: House, kata: Kata, device: str) -> dict[str, Any]:
     seen = run_kata(submission, device=device, extra=["--staged", "-x"])
     stages = list(stage_lines(seen, properties_in(kata.tests.read_text(encoding="utf-8"))))
     if seen.status == "passed":
-        (seen,) = judge_and_show(house, kata, [device], How(quiet=True))
+        (seen,) = judge_and_show(house, submission, [device], How(quiet=True))
     elif seen.status in COUNTED:
         _note_red(house, submission)
     # the first red check ends a look, which is no crash
@@ -123,7 +124,7 @@ def _looked(house: House, kata: Kata, device: str) -> dict[str, Any]:
 
 
 def _look(
-    house: House, kata: Kata, device: str, meanwhile: Callable[[], None] = lambda: None
+    house: House, kata: Kata, device: str, meanwhile: Callable[[], None] | None = None
 ) -> bool:
     """One look, and a verdict that is kept when there is nothing red."""
     click.clear()
@@ -142,13 +143,13 @@ def _look(
         if seen.status in COUNTED:
             _note_red(house, submission)
         return False
-    (outcome,) = judge_and_show(house, kata, [device], How(meanwhile=meanwhile))
+    (outcome,) = judge_and_show(house, submission, [device], How(meanwhile=meanwhile))
     return outcome.status == "passed"
 
 
 def _note_red(house: House, seen: Submission) -> None:
     """Note a red look once for each text of the file that somebody wrote."""
-    if seen.is_blank():
+    if seen.is_blank:
         return
     kata = seen.kata
     looks = [note.detail for note in house.progress.notes(kata.name) if note.kind == "looked"]
@@ -188,17 +189,18 @@ def stage_lines(seen: Outcome, properties: Collection[str] = ()) -> Iterator[str
 
 def _answer(house: House, kata: Kata, pressed: str, key: Key) -> Kata | None:
     """Do what a key asks for; the kata to go on with, if it is another."""
-    from harness.cli.browse import hint
+    from harness.cli.hint import show_hint
     from harness.cli.learn import start
     from harness.cli.practise import diff
 
     context = click.get_current_context()
     if pressed == "h":
-        context.invoke(hint, kata=kata)
+        show_hint(house, kata, ask=False)
     elif pressed == "l":
         return _selected(house, kata, key)
     elif pressed == "n":
-        then = next((one for one in house.advice() if one.kata != kata.name), None)
+        others = (one for one in house.advice() if one.kata != kata.name)
+        then = next((one for one in others if one.form != Form.SHORT), None)
         if then is None:
             click.echo("There is no other kata to take up now.")
             return None

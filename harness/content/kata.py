@@ -11,6 +11,7 @@ from harness.base.schema import Problems, Table, read_toml
 from harness.content.course import part_of
 from harness.content.functions import function_of, split
 from harness.content.promises import Refusal, take_in_place, take_refusals
+from harness.content.subgoals import Why, check_words, take_why
 
 BACKENDS = (
     "python", "torch", "triton", "numba", "cuda", "gluon", "cute", "distributed", "jax", "xdsl",
@@ -119,6 +120,7 @@ class Kata:
     promises that the harness tests; so is that it writes `into` what it is given, that it is
     `stateless`, and that what is `not_finite` goes where it belongs. Of an answer that is
     `unordered` only the values count. Cases with the key `function` are those of a later one.
+    `subgoals` are the names of the steps to its solution, `why` is asked of who has solved it.
     """
 
     root: Path
@@ -153,6 +155,8 @@ class Kata:
     cost: tuple[CostThreshold, ...]
     speed: tuple[SpeedThreshold, ...]
     stub: StubMarks = field(default_factory=StubMarks)
+    subgoals: tuple[str, ...] = ()
+    why: Why | None = None
 
     @property
     def id(self) -> str:
@@ -236,6 +240,8 @@ def load_kata(folder: Path, read: Read = read_toml) -> Kata:
             cost=tuple(_cost(row, backend) for row in table.tables("cost")),
             speed=tuple(_speed(row) for row in table.tables("speed")),
             stub=_stub(Table(table.take("stub", dict, {}), problems, "stub.")),
+            subgoals=table.texts("subgoals", default=()),
+            why=take_why(table),
         )
         table.done()
         _check_values(kata, problems)
@@ -362,6 +368,7 @@ def _check_values(kata: Kata, problems: Problems) -> None:
         problems.add("edges", f"a backend among {', '.join(SIMULATED)}", repr(kata.backend))
     if kata.int64_rows and kata.backend == "numba":
         problems.add("int64_rows", "a backend whose arrays are tensors", repr(kata.backend))
+    check_words(kata.subgoals, kata.why, kata.hints, problems)
     _check_functions(kata, problems)
     for kind, thresholds in (("cost", kata.cost), ("speed", kata.speed)):
         names = [threshold.name for threshold in thresholds]

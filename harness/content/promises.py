@@ -15,7 +15,7 @@ GAPS = ("rows", "elements", "aligned")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Refusal:
     """
-    A call that raises `error`, in a message with the word `names`, and `says` if that is given.
+    A call that raises `error`, in words that begin with `names` and a colon; `says` is in them.
 
     It is the call of the first case of `function` (None: the kata's first one) with some
     arguments changed: `given` has a value for each, or
@@ -31,8 +31,8 @@ class Refusal:
 
     def __repr__(self) -> str:
         """What is asked for, as a learner reads it beside a failed check."""
-        saying = f" and saying {self.says!r}" if self.says else ""
-        return f"{self.label}: must raise {self.error}, naming {self.names!r}{saying}"
+        saying = f", saying {self.says!r}" if self.says else ""
+        return f"{self.label}: must raise {self.error} '{self.names}: …'{saying}"
 
     @property
     def label(self) -> str:

@@ -1,8 +1,9 @@
 """Whose file is under test: asked once, answered by a value that is handed on."""
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,11 @@ from harness.base.schema import Problems, Table, read_toml
 from harness.content.course import shown
 from harness.content.kata import Kata
 from harness.content.pristine import committed_stub, pristine_stub
+from harness.content.subgoals import without_marks
 
 Kind = Literal["yours", "stub", "solution", "wrong", "other"]
+ANOTHER_WAY = "Another way:"  # how its docstring begins
+APPROACH = "approach:"  # right, in another way than the reference
 NAIVE = "wrong:naive"  # right as a rule, and slow
 
 
@@ -25,10 +29,11 @@ class Submission:
     Attributes:
         kata: What it implements.
         label: What ``--impl`` calls it, in any process: ``yours``, ``stub``, ``solution``,
-            ``wrong:<name>`` or the whole path of the file.
+            ``wrong:<name>``, ``approach:<name>`` or the whole path of the file.
         path: The file.
         kind: Whose it is; a copy of the reference is the reference under whatever name.
         code_hash: SHA-256 of the file; "" where there is none.
+        half: SHA-256 of the half stub that the learner began with last; "" where they never did.
     """
 
     kata: Kata
@@ -36,6 +41,7 @@ class Submission:
     path: Path
     kind: Kind
     code_hash: str
+    half: str = ""
 
     @property
     def owner(self) -> str:
@@ -46,10 +52,13 @@ class Submission:
         """Whether the file is still what was asked for."""
         return _hash_of_file(self.path) == self.code_hash
 
+    @cached_property
     def is_blank(self) -> bool:
-        """Whether it is the stub as the project ships it: nobody's work yet."""
+        """Whether it was the stub as the project ships it, or half of one: nobody's work yet."""
         if self.kind not in ("yours", "stub"):
             return False
+        if self.half and self.code_hash == self.half:
+            return True
         stub = committed_stub(self.kata)
         return stub is not None and hash_of(stub) == self.code_hash
 
@@ -115,6 +124,15 @@ def resolve(kata: Kata, impl: str, cache: Path) -> Submission:
                 f"{nearest(impl, known) or ' Known: ' + ', '.join(known)}"
             )
         return known[impl]
+    if impl.startswith(APPROACH):
+        ways = {one.label: one for one in approaches(kata, cache)}
+        if impl in ways:
+            return ways[impl]
+        known_ways = ", ".join(ways) or "none"
+        raise UsageProblem(
+            f"--impl: expected an approach to {kata.name}, found {impl!r}.{nearest(impl, ways)} "
+            f"Known: {known_ways}"
+        )
     path = Path(impl)
     if not path.is_file():
         known_names = "yours, solution or the path of a Python file"
@@ -141,9 +159,30 @@ def wrong_solutions(kata: Kata, cache: Path) -> Iterator[Submission]:
     edits = kata.wrong / "edits.toml"
     if not edits.is_file():
         return
-    for name, text in edited_solutions(edits, kata.solution).items():
+    for name, text in edited_solutions(edits, kata.solution, kata.subgoals).items():
         path = _cached(cache / "wrong" / kata.id / f"{name}.py", text.encode())
         yield _submission(kata, f"wrong:{name}", path, "wrong")
+
+
+def approaches(kata: Kata, cache: Path) -> Iterator[Submission]:
+    """
+    Other right ways to solve `kata`, which ``kata explain`` shows beside the reference.
+
+    Whole files, ``approaches/*.py`` beside the wrong solutions, and the edits of the reference in
+    ``approaches.toml``, written like ``edits.toml``.
+
+    Raises:
+        MetadataError: an edit that does not fit.
+    """
+    for path in sorted(kata.wrong.glob("approaches/*.py")):
+        yield _submission(kata, f"{APPROACH}{path.stem}", path, "other")
+    edits = kata.wrong / "approaches.toml"
+    if not edits.is_file():
+        return
+    for name, (why, text) in applied_edits(edits, kata.solution, kata.subgoals).items():
+        whole = f'"""{ANOTHER_WAY} {why}."""\n\n{_without_docstring(text)}'
+        path = _cached(cache / "wrong" / kata.id / "approaches" / f"{name}.py", whole.encode())
+        yield _submission(kata, f"{APPROACH}{name}", path, "other")
 
 
 def _submission(kata: Kata, label: str, path: Path, kind: Kind) -> Submission:
@@ -172,14 +211,31 @@ def _cached(path: Path, content: bytes) -> Path:
     return path
 
 
-def edited_solutions(edits: Path, solution: Path) -> dict[str, str]:
+def edited_solutions(edits: Path, solution: Path, subgoals: Collection[str] = ()) -> dict[str, str]:
     """
-    Apply every edit in `edits` to the reference, name to source text.
+    Apply every edit in `edits` to the reference, name to source text, the reason on top of it.
 
     Raises:
         MetadataError: a `find` that is not in the reference exactly once.
     """
-    reference = solution.read_text(encoding="utf-8")
+    return {
+        name: f'"""Wrong on purpose: {why}."""\n\n{_without_docstring(text)}'
+        for name, (why, text) in applied_edits(edits, solution, subgoals).items()
+    }
+
+
+def applied_edits(
+    edits: Path, solution: Path, subgoals: Collection[str] = ()
+) -> dict[str, tuple[str, str]]:
+    """
+    Every edit in `edits`: name to why it is wrong, and to the reference with nothing else changed.
+
+    The lines that name one of `subgoals` are taken out first, so that they part no `find`.
+
+    Raises:
+        MetadataError: as of `edited_solutions`.
+    """
+    reference = without_marks(solution.read_text(encoding="utf-8"), subgoals)
     data = read_toml(edits)
     made = {}
     with Problems(edits) as problems:
@@ -200,7 +256,7 @@ def edited_solutions(edits: Path, solution: Path) -> dict[str, str]:
                 text = text.replace(find, replace)
                 row.done()
             table.done()
-            made[name] = f'"""Wrong on purpose: {why}."""\n\n{_without_docstring(text)}'
+            made[name] = why, text
     return made
 
 

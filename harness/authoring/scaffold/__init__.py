@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.authoring.entry import Entry
 from harness.authoring.scaffold.likeness import Likeness
+from harness.authoring.steps import brief_with_steps
 from harness.authoring.stub import WIDTH, cut_stub
 from harness.base.errors import UsageProblem
 from harness.base.files import make_folder, write_atomically
@@ -28,6 +29,7 @@ TEMPLATES = (
     *("python", "torch", "triton", "numba", "distributed"),
     *("cuda", "gluon", "cute", "jax", "onnx", "xdsl"),
 )
+STEPS = ("check", "compute", "hand back")  # of the templates
 
 
 def scaffold(
@@ -85,6 +87,9 @@ def scaffold(
         write_atomically(path, text.encode())
     kata = load_kata(folder)
     write_atomically(kata.file, cut_stub(kata).encode())
+    if kata.subgoals:
+        brief = folder / "README.md"
+        write_atomically(brief, brief_with_steps(kata, texts[brief]).encode())
     return [*texts, kata.file]
 
 
@@ -110,6 +115,7 @@ def _words(
     week: str, name: str, backend: str, entry: Entry | None, likeness: Likeness | None
 ) -> dict[str, Any]:
     """What the templates are filled with; the author's to write where the entry is silent."""
+    steps = list(likeness.kata.subgoals if likeness else STEPS)
     hints = ["A nudge.", "A bigger nudge.", "Nearly the answer."]
     words: dict[str, Any] = {
         "week": week,
@@ -126,6 +132,7 @@ def _words(
         "minutes": 30,
         "requires": [],
         "hints": hints,
+        "subgoals": steps,
         "sources": ["Where this comes from."],
         "tables": likeness.tables if likeness else None,
         "likeness": likeness.name if likeness else None,
@@ -143,6 +150,8 @@ def _words(
             "tests": _named(entry.tests, "test_"),
             "traps": _named(entry.traps, ""),
         }
+    if steps:
+        words["hints"][-1] = f"{steps[-1]}: {words['hints'][-1]}"
     return words
 
 

@@ -9,7 +9,7 @@ from harness.content.kata import Kata
 # keys of kata.toml that say what this kata is, and nothing of how it is judged
 ITS_OWN = {
     "title", "teaches", "covers", "backend", "functions", "difficulty", "minutes", "requires",
-    "hints", "sources",
+    "hints", "sources", "subgoals",
 }  # fmt: skip
 
 
@@ -29,12 +29,12 @@ class Likeness:
 
     @property
     def tables(self) -> str:
-        """What follows the keys that every kata.toml has, but for [stub]."""
+        """What follows the keys that every kata.toml has, but for [stub] and [why]."""
         text = (self.kata.folder / "kata.toml").read_text(encoding="utf-8")
         keys, *tables = re.split(r"^(?=\[)", text, flags=re.M)
         settings = re.split(r"^(?=\w+ *=)", keys, flags=re.M)
         kept = [one for one in settings if one.partition("=")[0].strip() not in {"", *ITS_OWN}]
-        kept += [one for one in tables if not one.startswith("[stub")]
+        kept += [one for one in tables if not one.startswith(("[stub", "[why"))]
         return self._mark + self._renamed("".join(kept)).rstrip()
 
     @property

@@ -1,0 +1,1 @@
+"""Short forms of practice, made of what a kata has: hunts, shuffled lines, questions."""
