@@ -210,9 +210,10 @@ def _changed_lines(right: str, wrong: str) -> Iterator[str]:
 
 
 def _code(source: str) -> list[str]:
-    """The lines below the docstring, in which a wrong solution says what it is."""
+    """The lines below the docstring, without comments, which a wrong solution may lack."""
     _, _, rest = source.partition('"""')
-    return rest.partition('"""')[2].splitlines()
+    lines = rest.partition('"""')[2].splitlines()
+    return [line for line in lines if not line.lstrip().startswith("#")]
 
 
 def _words(details: str) -> Iterator[str]:

@@ -113,7 +113,7 @@ def test_every_problem_of_a_kata_toml_is_told_at_once(mini):
         ("at_most = 4000", "at_most = 1\nbound = 1.0", "exactly one of"),
         ("at_most = 4000", "at_most = 1\ncase = {n = 3}", "is reported by a test"),
         ('meter = "allocated_bytes"', 'meter = "spills"', "`target` and `case`"),
-        ('hints = ["Add it to itself.", "Or multiply.", "2 * x"]', "hints = []", "three"),
+        ('hints = ["Add it to itself.", "Or multiply.", "double: 2 * x"]', "hints = []", "three"),
         ("[[cost]]", "[[costs]]", "Did you mean cost,"),
         ("minutes = 5", 'minutes = "five"', "a whole number, found 'five'"),
         ("title = ", "title : ", "expected valid TOML"),

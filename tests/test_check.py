@@ -134,6 +134,23 @@ def test_one_wrong_solution_and_one_test_are_judged_by_themselves(check):
     assert report.problems == ["wrong:copies lives: no test fails on it"]
 
 
+def test_what_ranks_compute_is_counted_and_a_test_names_its_own_limit(check, mini):
+    with (mini / DOUBLED / "test_doubled.py").open("a") as tests:
+        tests.write(
+            "\n\n@pytest.mark.within_s(2)\ndef test_works_on_a_rank(kata, ranks):\n"
+            "    import time\n\n"
+            "    def compute(rank, world):\n"
+            "        while time.process_time() < 0.6:\n            pass\n"
+            "        return kata.doubled(torch.ones(1)).item()\n\n"
+            "    assert ranks(2, compute) == [2.0, 2.0]\n"
+        )
+    events = []
+    report = check(part=Part(tests=("test_works_on_a_rank",)), heard=events.append)
+    assert report.problems == []
+    (found,) = [one for one in events if one["event"] == "check" and one["impl"] == "solution"]
+    assert found["cpu_s"] >= 1.0  # two ranks of 0.6 s
+
+
 def test_what_is_asked_for_and_is_not_there_is_told(check):
     with pytest.raises(UsageProblem, match="found 'wrong:copis'. Did you mean wrong:copies?"):
         check(part=Part(wrong=("copis",)))
@@ -210,6 +227,32 @@ def test_a_kill_is_remembered_that_holds_on_another_draw(check, mini):
     kills = remembered_kills(load_kata(mini / DOUBLED))
     assert len(kills) == 10
     assert all("test_at_times" not in tests for tests in kills.values())
+
+
+def test_what_the_tests_prove_is_remembered_whatever_is_wrong_with_the_brief(check, mini):
+    with (mini / DOUBLED / "README.md").open("a") as brief:
+        brief.write("a long line " * 20 + "\n")
+    (problem,) = check(whole=True).problems
+    assert "expected at most 120 characters" in problem
+    assert len(remembered_kills(load_kata(mini / DOUBLED))) == 10
+
+
+def test_a_stub_that_passes_for_the_error_that_is_asked_for_is_explained(check, mini):
+    tests = mini / DOUBLED / "test_doubled.py"
+    lines = len(tests.read_text().splitlines())
+    with tests.open("a") as file:
+        file.write(
+            "\n\ndef test_bytes_are_refused(kata):\n"
+            "    with pytest.raises((TypeError, RuntimeError)):\n        kata.doubled(b'')\n"
+            "\n\ndef test_text_is_refused(kata):\n"
+            "    with pytest.raises(Exception, match='doubled'):\n        kata.doubled('')\n"
+        )
+    problems = check(part=Part(tests=("test_bytes_are_refused", "test_text_is_refused"))).problems
+    assert [one for one in problems if one.startswith("stub")] == [
+        "stub passes test_bytes_are_refused: pytest.raises((TypeError, RuntimeError)) in line "
+        f"{lines + 4} takes the stub's NotImplementedError for it. Ask for a narrower class, or "
+        "for words: match=",
+    ]
 
 
 def test_a_session_that_breaks_down_is_told_where_and_stops_no_other_kata(mini, tmp_path):
@@ -460,3 +503,20 @@ def test_what_cannot_be_scaffolded_is_told(mini, slug, backend, expected):
     with pytest.raises(UsageProblem, match=expected):
         scaffold(mini, slug, backend)
     assert not list((mini / "katas/week02").glob("*/kata.toml"))
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("torch.add(x, x, out=y)", []),
+        ("torch.add(x, 1, out=y)", ["approach:adds fails "]),
+    ],
+    ids=["right", "wrong"],
+)
+def test_an_approach_passes_every_test(check, mini, way, said):
+    (mini / "tests/wrong/week01/doubled/approaches.toml").write_text(
+        f'[adds]\nwhy = "a sum"\nfind = "torch.mul(x, 2, out=y)"\nreplace = "{way}"\n'
+    )
+    found = check().problems
+    assert bool(found) == bool(said), found
+    assert all(any(one in problem for problem in found) for one in said)

@@ -255,7 +255,7 @@ def test_what_is_shown_is_data_for_another_program(kata_command, mini):
     assert hint == {"kata": "doubled", "number": 1, "of": 3, "hint": "Add it to itself."}
     found = json.loads(kata_command("explain", "doubled", "--anyway", "--json").stdout)
     assert found["reference"] == (mini / "solutions/week01/doubled.py").read_text()
-    assert found["hints"] == ["Add it to itself.", "Or multiply.", "2 * x"]
+    assert found["hints"] == ["Add it to itself.", "Or multiply.", "double: 2 * x"]
     assert (found["device"], found["worksheet"]) == ("cpu", None)
     assert "solution" in [rung["name"] for rung in found["ladder"]]
 

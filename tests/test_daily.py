@@ -79,8 +79,9 @@ def test_the_brief_is_shown_once_a_round_and_when_asked_for(kata, committed):
 def test_a_pass_says_what_it_earned_and_what_is_next(kata, committed):
     kata.call("start", "doubled")
     write(committed)
-    *_, earned, then = kata.call("run", "doubled").output.splitlines()
+    *_, earned, why, _, then = kata.call("run", "doubled").output.splitlines()
     assert earned.startswith("earned: ● solved · cold day 1 of 3 · due again 20")
+    assert why.startswith("why: Why is a sum as good as a product here")
     assert earned.endswith(" days")
     assert then == "next: kata explain doubled, then kata next"
     again = kata.call("run", "doubled").output

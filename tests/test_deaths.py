@@ -52,6 +52,19 @@ def test_points_are_listed_and_a_moment_that_never_comes_kills_nobody(tmp_path):
     assert (tmp_path / "f").read_text() == "abcin a buffer"
 
 
+def test_a_stub_on_a_rank_is_no_end_of_it():
+    def unwritten(rank, world):
+        raise NotImplementedError
+
+    def lacking(rank, world):
+        raise NotImplementedError("no kernel for this dtype")
+
+    with pytest.raises(NotImplementedError):
+        run_mortals(1, unwritten, dies={}, joined=False)
+    (end,) = run_mortals(1, lacking, dies={}, joined=False)
+    assert isinstance(end.error, NotImplementedError)
+
+
 def test_a_point_does_nothing_elsewhere():
     point("here")
 

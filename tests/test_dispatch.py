@@ -3,6 +3,8 @@
 import math
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -44,6 +46,52 @@ def test_cat_copies_the_past_again_and_copy_only_the_new_row():
         grow_in_place(8)
     assert by_cat.copied_bytes == (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8) * row_bytes
     assert in_place.copied_bytes == 8 * row_bytes
+
+
+def test_threads_that_the_block_starts_are_counted_whoever_starts_them():
+    started = []
+
+    def double(x):
+        return x + x
+
+    def in_turn(x):
+        started.append(threading.Thread(target=double, args=(x,)))
+        started[-1].start()
+        started[-1].join()
+
+    class Own(threading.Thread):
+        def run(self):
+            double(torch.ones(4))
+
+    start = threading.Thread.start
+    with dispatch_meter() as outer, dispatch_meter() as d:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(double, [torch.ones(4)] * 20))
+        for thread in (threading.Thread(target=in_turn, args=(torch.ones(4),)), Own()):
+            thread.start()
+            thread.join()
+    assert threading.Thread.start is start
+    assert (d.count("aten.add"), outer.count("aten.add")) == (22, 22)
+    assert d.allocated_bytes == (22 + 3) * 16  # and the ones, those in a row once
+
+
+def test_a_thread_that_outlives_the_block_counts_no_further_and_others_never():
+    asked, done = threading.Event(), threading.Event()
+
+    def wait_and_add():
+        asked.wait(10)
+        torch.ones(4) + 1
+        done.set()
+
+    before = ThreadPoolExecutor(1)
+    before.submit(int).result()
+    with dispatch_meter() as d:
+        threading.Thread(target=wait_and_add).start()
+        before.submit(torch.ones, 4).result()
+    asked.set()
+    assert done.wait(10)
+    before.shutdown()
+    assert d.count("aten.add") == d.count("aten.ones") == 0
 
 
 def test_count_sums_overloads_and_does_not_match_prefixes():

@@ -106,6 +106,13 @@ def test_a_size_of_something_else_comes_last():
     assert tiles_of(trial, {**CASE, "rows": 32}, {32, 8})["n"][-2:] == (8, 32)
 
 
+def test_other_arguments_of_a_case_may_be_lists():
+    trial = a_trial(doubler())
+    made = trial.oracle.make_inputs
+    trial.oracle.make_inputs = lambda *, shape, **options: made(**options)
+    assert tiles_of(trial, {**CASE, "shape": [24, 32]}, [32])["n"] == (24, 32)
+
+
 def test_a_launcher_that_needs_its_kernels_still_has_the_tiles_that_were_seen():
     def impatient(x):
         y = doubler()(x)

@@ -4,12 +4,20 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.authoring.release import UNOPENED, WORKFLOW, release, without_hints
+from harness.authoring.release import (
+    UNANSWERED,
+    UNOPENED,
+    WORKFLOW,
+    release,
+    without_answer,
+    without_hints,
+)
 from harness.base.errors import HarnessError, MetadataError, UsageProblem
 from harness.content.catalog import load_curriculum
 from harness.content.course import PLACED
@@ -303,6 +311,8 @@ def test_a_release_gives_nothing_away(clone, course, tmp_path):
     first, *others = known.kata("doubled").hints
     assert load_curriculum(folder).kata("doubled").hints == (first, UNOPENED, UNOPENED)
     assert not set(others) & {first, UNOPENED}
+    why = load_curriculum(folder).kata("doubled").why
+    assert (why.question, why.answer) == (known.kata("doubled").why.question, UNANSWERED)
     with pytest.raises(UsageProblem, match="A course released by a teacher has no solutions"):
         reference_of(load_curriculum(folder).kata("doubled"))
 
@@ -344,3 +354,11 @@ def test_the_workflow_calls_commands_that_are_there(clone, course, kata_command,
     told = kata_command("class", "autograde", "--help").stdout
     assert len(options) == 4
     assert all(option in told for option in options)
+
+
+@pytest.mark.parametrize("answer", ['"a = 1 # b"', '"""\na\n[b]\nanswer = "c"\n"""', "'''a\n'''"])
+def test_an_answer_is_taken_out_whatever_it_says(answer):
+    before, after = '[why]\nquestion = "b?"\n', "\n[stub]\ngive = []\n"
+    found = tomllib.loads(without_answer(f"{before}answer = {answer}\n{after}"))
+    assert found == {"why": {"question": "b?", "answer": UNANSWERED}, "stub": {"give": []}}
+    assert without_answer(after) == after

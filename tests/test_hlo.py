@@ -54,17 +54,17 @@ def test_each_saved_array_is_counted_once():
 
 
 WRONG = {
-    "scaled": ("return 2.01 * x", "test_matches_reference[1000-float32]"),
+    "scaled": ("2.01 * x", "test_matches_reference[1000-float32]"),
     "half_precision": (
-        "return (2.1 * x.astype(jnp.bfloat16) - 0.1 * x).astype(x.dtype)",
+        "(2.1 * x.astype(jnp.bfloat16) - 0.1 * x).astype(x.dtype)",
         "test_matches_reference[1000-float32]",
     ),
     "remembers": (
-        "return KEPT.setdefault(x.shape, 2 * x)",
+        "KEPT.setdefault(x.shape, 2 * x)",
         "test_second_call_sees_new_values[1-float32]",
     ),
     "calls_the_oracle": (
-        "return jnp.array(__import__('sys').modules[next(n for n in __import__('sys').modules "
+        "jnp.array(__import__('sys').modules[next(n for n in __import__('sys').modules "
         "if 'oracle' in n)].reference(x=x), x.dtype)",
         "test_matches_reference[1000-float32]",
     ),
@@ -77,7 +77,8 @@ def test_a_wrong_function_is_caught(mini, judged, tmp_path, name):
     answer, test = WRONG[name]
     file = tmp_path / f"{name}.py"
     source = (mini / "solutions/week02/fresh.py").read_text()
-    file.write_text(source.replace("return 2 * x", answer) + "\n\nKEPT = {}\n")
+    assert source.count("y = 2 * x") == 1
+    file.write_text(source.replace("y = 2 * x", f"y = {answer}") + "\n\nKEPT = {}\n")
     (mini / "katas/week01/doubled/kata.toml").rename(tmp_path / "away")  # `file` is none of it
     outcomes = {one["name"]: one["outcome"] for one in judged(f"--impl={file}", "-k", "kata.toml")}
     assert outcomes[test] == "failed"

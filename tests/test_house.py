@@ -15,7 +15,7 @@ HARNESS = ROOT / "harness"
 
 def floors():
     """Floor of each room, as CONTRIBUTING.md has it."""
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
     return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)/`", rooms)}
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.content.kata import SpeedThreshold, load_kata
-from harness.reports.ladder import baselines, climb, naive_words, timed_elsewhere
+from harness.reports.ladder import approach_words, baselines, climb, naive_words, timed_elsewhere
 
 CASE = {"n": 1000}
 
@@ -119,3 +119,16 @@ def test_a_naive_version_that_nothing_measured_stays_and_says_why(mini, tmp_path
     assert naive_words(kata, tmp_path) == "it copies first."
     (kata.wrong / "naive.py").unlink()
     assert naive_words(kata, tmp_path) == ""
+
+
+def test_an_approach_stands_beside_the_reference_and_says_what_it_is(kata, tmp_path, monkeypatch):
+    (kata.wrong / "approaches.toml").write_text(
+        '[adds]\nwhy = "a sum\\nof two"\nfind = "torch.mul(x, 2, out=y)"\n'
+        'replace = "torch.add(x, x, out=y)"\n'
+    )
+    monkeypatch.setattr(
+        "harness.reports.ladder._measured", lambda _, impls, __: dict.fromkeys(impls, FOUND[:1])
+    )
+    names = [one.name for one in climb(kata, "cpu", tmp_path, yours=True)]
+    assert names == ["yours", "solution", "adds"]
+    assert approach_words(kata, tmp_path) == {"adds": "a sum of two."}

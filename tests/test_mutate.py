@@ -256,7 +256,7 @@ def test_the_command_lists_survivors_as_differences(kata_command, mini):
     )
     done = kata_command("mutate", "doubled", "--mark", "--seed", "7")
     assert done.returncode == 1
-    assert "solutions/week01/doubled.py:14, in doubled: alive" in done.stdout
+    assert "solutions/week01/doubled.py:17, in doubled: alive" in done.stdout
     assert "    - unused = 7\n    + unused = 8\n" in done.stdout
     assert "marked: tests/wrong/week01/doubled/equivalent.toml" in done.stdout
     done = kata_command("mutate", "doubled", "--seed", "7", "--verbose")

@@ -18,11 +18,12 @@ from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli import main
 from harness.cli.house import House
+from harness.cli.teach import answered
 from harness.content.cases import varied_cases
 from harness.content.catalog import load_curriculum
 from harness.content.kata import load_kata
 from harness.learner.mastery import standing
-from harness.learner.progress import Check, Progress
+from harness.learner.progress import Check, Note, Outline, Progress
 from harness.learner.workspace import Workspace
 from harness.running.runner import Outcome
 
@@ -192,13 +193,49 @@ def test_what_was_solved_becomes_due(kata_command, tmp_path):
     later = kata_command("due", KATA_NOW=in_days(30)).stdout.splitlines()
     assert later[0].startswith("doubled  recall")
     assert "days ago)" in later[0]
-    assert later[-1] == "next: kata start doubled"
+    assert "days ago)  five minutes" in later[0]
+    assert later[-1] == "next: kata quiz doubled"
     (row,) = json.loads(kata_command("due", "--json", KATA_NOW=in_days(30)).stdout)
     assert (row["kata"], 0 < row["recall"] < 0.9) == ("doubled", True)
+    assert (row["form"], row["is_due"]) == ("short", True)
     card = kata_command("scorecard", KATA_NOW=in_days(30)).stdout
     words = " ".join(card.split())
     assert "0 of 1 katas mastered, 1 more solved, 0 untried; 0 reviews in a row done" in words
-    assert "due: doubled\nnext: kata start doubled  (due " in card
+    assert "due: doubled\nnext: kata quiz doubled  (due " in card
+
+
+def test_a_short_review_says_when_the_kata_comes_back(mini):
+    kata = load_curriculum(mini).kata("doubled")
+    at = [datetime(2026, 1, 5 + day, 9, tzinfo=UTC) for day in (0, 9)]
+    text = [one.isoformat(timespec="microseconds") for one in at]
+    runs = [Outline("id", "doubled", text[0], text[0], "passed", "cpu", 0, False, False)]
+    asked = [Note(id="b", at=text[1], kind="short_review", kata="doubled", detail='{"passed": 1}')]
+
+    def words(attempts, notes):
+        found = [standing(kata, attempts, some, (), at[1]) for some in ([], notes)]
+        return answered(*found, at[1])
+
+    assert words(runs, asked).startswith("doubled: counts as a review; due again 2026-")
+    assert words(runs, []).startswith("doubled: no review that counts; due as before, 2026-")
+    assert words([], asked) == "doubled: comes back once it was solved"
+
+
+def test_the_weeks_to_come_are_within_the_hours(kata_command, tmp_path):
+    new = kata_command("plan").stdout
+    assert new.startswith("10 hours a week, 60% of them for what is new")
+    assert "kata plan --hours H" in new
+    assert "  new           0.1 h  doubled\n" in new
+    lived(tmp_path / "home", 0)
+    said = json.loads(kata_command("plan", "--hours", "3", "--retention", "0.9", "--json").stdout)
+    assert (said["hours"], said["retention"], len(said["weeks"])) == (3.0, 0.9, 8)
+    asked = [one["form"] for week in said["weeks"] for one in week["back"]]
+    assert asked[:2] == ["short", "short"]
+    assert all(week["hours_new"] + week["hours_back"] <= 3 for week in said["weeks"])
+    later = kata_command("plan", "--weeks", "5").stdout  # what was said is remembered
+    assert later.startswith("3 hours a week")
+    assert "five minutes" in later
+    assert "--hours H" not in later
+    assert kata_command("plan", "--hours", "0").returncode == 2
 
 
 @pytest.mark.parametrize("moment", ["tomorrow", "2026-01-31T12:00"])
@@ -209,7 +246,7 @@ def test_a_moment_without_a_zone_is_refused(kata_command, moment):
 
 
 def test_a_review_in_time_is_kept_and_counts_as_another_day(kata_command, committed, tmp_path):
-    lived(tmp_path / "home", 9)  # written with ease: due after eight days
+    lived(tmp_path / "home", 29)  # written with ease: due after four weeks
     assert "due for 1 day" in kata_command("next").stdout
     begun = kata_command("start", "doubled").stdout
     assert "You have solved it once." in begun
@@ -268,7 +305,9 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
     done = kata_command("explain", "doubled")
     assert done.returncode == 0, done.stderr
     assert "torch.mul(x, 2, out=y)" in done.stdout
-    *_, heading, row, naive = (line.split() for line in done.stdout.splitlines())
+    shown, _, asked = done.stdout.partition("\nwhy: ")
+    assert asked.startswith("Why is a sum as good")
+    *_, heading, row, naive = (line.split() for line in shown.splitlines())
     assert naive[0] == "naive:"
     assert "The worksheet" not in done.stdout, "it is not compared with the roofline"
     assert heading == ["threshold", "naive", "yours", "solution"]
@@ -365,12 +404,6 @@ def test_a_copy_has_no_flop_and_may_be_predicted_so(mini, tmp_path, monkeypatch)
     assert done.exit_code == 0, done.output
     assert "Error: expected a finite number above 0, found 'nan'." in done.output  # and again
     assert "2 of 3" in done.output
-
-
-def test_predict_without_a_roofline_is_refused(kata_command):
-    done = kata_command("predict", "doubled", "--profile", "t4")
-    assert done.returncode == 2
-    assert "kata show NAME" in done.stderr
 
 
 def test_placement_is_earned(kata_command, tmp_path):
@@ -579,7 +612,7 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
 # ---- other cases on a repeat ---------------------------------------------------------------
 
 
-def test_where_one_kata_stands_is_asked_of_no_other(mini, tmp_path, monkeypatch):
+def test_where_one_kata_stands_is_known_though_another_is_broken(mini, tmp_path, monkeypatch):
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
     house = House(mini)
     kata = house.curriculum.kata("doubled")

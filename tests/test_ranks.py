@@ -569,6 +569,21 @@ def test_a_hang_ends_at_the_limit_of_the_test_and_is_noted():
     assert limit.has_stopped("week01/one", "wrong:hangs")
 
 
+def test_a_test_names_a_shorter_limit_for_its_ranks_the_one_that_is_alone_as_well():
+    short = Ranks("cpu", None, 0.5)
+    with pytest.raises(RankFailed, match="expected 2 ranks to finish in 0.5 s"):
+        short.ends(2, lambda rank, world: time.sleep(60), dies={}, joined=False)
+    with pytest.raises(RankFailed, match="expected 1 ranks to finish in 0.5 s"):
+        short.alone(time.sleep, 60)
+
+
+def test_a_rank_is_told_who_it_is_as_by_torchrun():
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    told = run_ranks(2, lambda rank, world: [os.environ[name] for name in names])
+    assert told == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
+    assert not set(names) & os.environ.keys()
+
+
 def test_a_hang_on_gpus_ends_at_its_own_limit(slow_to_join):
     def hang(rank, world):
         time.sleep(30)

@@ -101,7 +101,8 @@ def test_a_kata_is_filled_in_from_its_entry(mini, catalogue):
     assert kata.title == "Three times, and why"
     assert kata.teaches == "A sum of three reads one tensor."
     assert (kata.backend, kata.difficulty, kata.requires) == ("torch", 4, ("doubled", "halved"))
-    assert kata.hints == ("Add.", "Add again.", "x + x + x.")
+    assert kata.hints == ("Add.", "Add again.", "hand back: x + x + x.")
+    assert kata.subgoals == ("check", "compute", "hand back")
     tests = (kata.folder / "test_tripled.py").read_text()
     assert "def test_n_0_1(kata):\n    # TODO(author): n = 0, 1\n    raise Assert" in tests
     assert tests.count("\ndef test_half_stays_half(") == 1
@@ -126,6 +127,8 @@ def test_a_kata_is_made_like_another(mini, tmp_path):
     assert kata.timeout_s == 77
     assert (kata.functions, kata.cases, kata.backend) == (("tripled",), like.cases, like.backend)
     assert kata.forbidden == like.forbidden
+    assert kata.subgoals == like.subgoals
+    assert "Steps: check · allocate · double" in (kata.folder / "README.md").read_text()
     assert kata.solution.read_text().startswith('"""Kata week02/tripled: one read, one write."""')
     assert "def tripled(x: " in kata.file.read_text()
     assert "doubled" not in kata.solution.read_text().replace("made like doubled", "")
@@ -156,7 +159,9 @@ def test_a_kata_whose_functions_are_called_otherwise_serves(
     like = load_kata(mini / "katas/week01/doubled")
     like.solution.write_text(f'"""Kata week01/doubled: one."""\n\n\n{reference}')
     toml = like.folder / "kata.toml"
-    toml.write_text(toml.read_text().replace('["doubled"]', functions))
+    text = toml.read_text().replace('["doubled"]', functions)
+    steps, why = 'subgoals = ["check", "allocate", "double"]\n', text[text.index("[why]") :]
+    toml.write_text(text.replace(steps, "").replace(why, ""))
     scaffold(mini, "week02/tripled", like=load_kata(like.folder))
     kata = load_kata(mini / "katas/week02/tripled")
     assert list(kata.stub.todo) == [todo]

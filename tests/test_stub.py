@@ -132,6 +132,11 @@ def test_what_is_asked_for_is_blank_and_the_rest_as_it_was():
     assert stub_of(REFERENCE, ["asked", "Table"]) == STUB
 
 
+def test_a_kernel_with_a_docstring_needs_no_pass():
+    kernel = '@triton.jit\ndef _row(x_ptr):\n    """Why."""\n'
+    assert stub_of(kernel + "    return 1\n", ["f"]) == kernel + "    # TODO(kata): (1 line)\n"
+
+
 def test_a_kernel_that_is_asked_for_by_name_says_that_it_is_not_there():
     stub = stub_of("@cuda.jit\ndef add(x):\n    x[0] = 1\n", ["add"])
     assert stub == (

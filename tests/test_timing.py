@@ -1,11 +1,14 @@
 """The timing protocol and its verdicts, on a device that the test plays."""
 
 import itertools
+import json
 import random
 import statistics
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.content.kata import CostThreshold
 from harness.hardware.profiles import Cost, find_profile
@@ -614,6 +617,20 @@ def test_cost_limits():
     assert judge_cost(cost(bound=1.0), 101, ideal=100).outcome == "failed"
     with pytest.raises(ValueError, match="ideal"):
         judge_cost(cost(bound=1.0), 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "ideal", "told"),
+    [
+        (Fraction(7, 2), None, "moved: 3.5, limit <= 4"),
+        (torch.tensor(3.5), None, "moved: 3.5, limit <= 4"),
+        (Fraction(7, 2), Fraction(2), "moved: 3.5 (1.75 x the least possible), limit <= 4"),
+    ],
+)
+def test_a_count_that_is_no_float_is_judged_and_recorded_as_one(value, ideal, told):
+    verdict = judge_cost(cost(**({"bound": 2.0} if ideal else {"at_most": 4})), value, ideal)
+    assert (verdict.outcome, verdict.message) == ("passed", told)
+    assert (type(verdict.value), verdict.value, json.dumps(verdict.limit)[0]) == (float, 3.5, "4")
 
 
 @pytest.mark.parametrize(

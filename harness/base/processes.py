@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -46,20 +46,61 @@ def run_group(
         part of what it printed, fit for a terminal. Nothing it started is left running, not even
         when this process itself is killed.
     """
-    return run_watched(command, PacedLimit(limit_s).is_over, environment, cwd=cwd)
+    limit = PacedLimit(limit_s)
+    with started(command, environment, cwd=cwd) as child:
+        while child.is_running() and not limit.is_over(child.elapsed_s):
+            pass
+    return child.exit_code, child.output
 
 
-def run_watched(
+class Child:
+    """
+    A command under way, and after the block of `started` what came of it.
+
+    Attributes:
+        exit_code: Negative: the signal that ended it; None: it was stopped.
+        output: The last part of what it printed, fit for a terminal.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self.exit_code: int | None = None
+        self.output = ""
+        self._line = line
+        self._line.settimeout(TICK_S)
+        self._start = time.monotonic()
+        self._heard: str | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._start
+
+    def is_running(self) -> bool:
+        """Wait a moment for its end, and say whether there is reason to wait on."""
+        if self._heard is None:
+            with suppress(TimeoutError):
+                self._heard = self._line.recv(64).decode()  # "" when the keeper is gone
+        return self._heard is None
+
+    def finish(self, keepers: int, output: str) -> None:
+        """Take in what is known once the keeper, whose exit code is given, has ended."""
+        self.output = output
+        if self._heard is not None:
+            # a keeper killed together with its command could say nothing, and ended the same way
+            self.exit_code = int(self._heard) if self._heard else keepers
+
+
+@contextmanager
+def started(
     command: list[str],
-    overdue: Callable[[float], bool],
     environment: dict[str, str],
     *,
     cwd: Path,
     memory_bytes: int = 0,
     inherited: Sequence[int] = (),
-) -> tuple[int | None, str]:
+) -> Iterator[Child]:
     """
-    Do as `run_group` does until `overdue`, asked often with the seconds since the start, is true.
+    Run `command` while the block waits for it, which ends what is still running then.
 
     `memory_bytes` is the most that each process may allocate on the host; 0 leaves it open.
     `inherited` are descriptors that the command gets under the same numbers.
@@ -82,15 +123,13 @@ def run_watched(
         assert keeper.stdout is not None
         reader = threading.Thread(target=_drain, args=(keeper.stdout, tail), daemon=True)
         reader.start()
+        child = Child(ours)
         try:
-            heard = _listen(ours, overdue)
+            yield child
         finally:
             _dismiss(ours, keeper)
     reader.join(timeout=5)
-    # a keeper killed together with its command could say nothing, and ended the same way
-    exit_code = keeper.returncode if heard == "" else heard
-    output = readable(tail.decode("utf-8", errors="replace"))
-    return None if exit_code is None else int(exit_code), output
+    child.finish(keeper.returncode, readable(tail.decode("utf-8", errors="replace")))
 
 
 def cores() -> int:
@@ -99,6 +138,11 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux can say
         return os.cpu_count() or 1
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of all that it has started and outlived."""
+    return time.process_time() + cpu_of_children_s()
 
 
 def cpu_of_children_s() -> float:
@@ -126,16 +170,6 @@ def _drain(stream: IO[bytes], tail: bytearray) -> None:
         while chunk := os.read(stream.fileno(), 65_536):
             tail += chunk
             del tail[:-TAIL_BYTES]
-
-
-def _listen(line: socket.socket, overdue: Callable[[float], bool]) -> str | None:
-    """What the keeper says when the command has ended; "" when it is gone, None when overdue."""
-    start = time.monotonic()
-    line.settimeout(TICK_S)
-    while not overdue(time.monotonic() - start):
-        with suppress(TimeoutError):
-            return line.recv(64).decode()
-    return None
 
 
 def _dismiss(line: socket.socket, keeper: subprocess.Popen[bytes]) -> None:

@@ -96,7 +96,7 @@ def least_launched(trial: "Trial", cases: Sequence[Case]) -> Case:
 def tiles_of(trial: "Trial", case: Case, seen: Iterable[int]) -> Tiles:
     """For each axis the extents its tiles may have: the grid's along it, then those `seen`."""
     axes = arguments_of(trial.submission.kata.edges, function_of(case))
-    lengths = {value for name, value in case.items() if name not in axes}
+    lengths = [value for name, value in case.items() if name not in axes]  # or lists of them
     # as large as the size of something else, it need not be a tile; the largest one is outermost
     usual = sorted({one for one in seen if 1 < one <= LARGEST}, key=lambda n: (n in lengths, -n))
     return {axis: tuple(dict.fromkeys((*_reach(trial, case, axis), *usual))) for axis in axes}

@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +42,7 @@ class Loadable(Submission):
     @classmethod
     def of(cls, found: Submission) -> Self:
         """The same submission, not imported yet."""
-        return cls(**vars(found))
+        return cls(**{one.name: getattr(found, one.name) for one in fields(found)})
 
     @cached_property
     def module(self) -> ModuleType:

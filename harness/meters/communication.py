@@ -288,7 +288,7 @@ class CommMeter(OperatorWatch):
         return sum(one.bytes for one in self.log[:last] if one.op in self.calls)
 
     def __enter__(self) -> Self:
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         for at, parameter in enumerate(self._parameters):
             if not parameter.requires_grad:
                 continue
@@ -301,7 +301,7 @@ class CommMeter(OperatorWatch):
     def __exit__(self, *exception: object) -> None:
         RUNNING.meters.remove(self)
         self._nodes.clear()
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        super().__exit__(*exception)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Count `func` if it communicates, then run it."""
@@ -315,10 +315,11 @@ class CommMeter(OperatorWatch):
             return
         name = rule_name(operator)
         sent = RULES[name](Call(arguments=arguments, world=group.size(), rank=group.rank()))
-        self.bytes_sent += sent.bytes
-        self.messages += sent.messages
-        self.calls[name] += 1
-        self.log.append(Transfer(name, sent.peer, sent.bytes))
+        with self.lock:
+            self.bytes_sent += sent.bytes
+            self.messages += sent.messages
+            self.calls[name] += 1
+            self.log.append(Transfer(name, sent.peer, sent.bytes))
 
     def _note_gradient(self, at: int, size: int, _: object) -> None:
         self.log.append(Transfer("gradient", at, size))

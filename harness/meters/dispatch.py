@@ -6,17 +6,19 @@ What PyTorch did, counted from its dispatcher: exact on any machine, and slower 
     alive_bytes()                 # of all tensors that there are
     with flop_meter() as f:       # f.flops of matrix products, convolutions and attention
 
-Counted are operators and their results. What a kernel allocates inside itself is not seen, nor
+Counted are operators and their results, on threads that the block starts as well (not on those
+of a pool that was there before). What a kernel allocates inside itself is not seen, nor
 are tensors that no operator made (`torch.from_numpy`) or the innards of sparse layouts, nor
 `tolist()` and `numpy()` of a CPU tensor, which read its memory without asking the dispatcher.
 """
 
 import gc
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import torch
@@ -26,6 +28,8 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+from harness.meters.threads import hand_on, hand_on_no_more
 
 # Operators that only move bytes and whose whole result is freshly written.
 WHOLE_COPIES = frozenset(
@@ -106,10 +110,30 @@ class _Storages:
 
 
 class OperatorWatch(TorchDispatchMode):
-    """A dispatch mode that hands every operator, those of the backward pass too, to `run`."""
+    """
+    A dispatch mode that hands every operator, those of the backward pass too, to `run`.
+
+    Those of threads that its block starts as well, until it ends: `run` counts under `lock`.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.lock = threading.RLock()
+        self.blocks = 0  # that are under way, one in the other
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self.blocks += 1
+        hand_on(self._elsewhere)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        hand_on_no_more(self._elsewhere)
+        self.blocks -= 1
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+
+    def _elsewhere(self) -> "TorchDispatchMode":
+        return _OnAThread(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -131,6 +155,18 @@ class OperatorWatch(TorchDispatchMode):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Run `func` and return its result, watching."""
         raise NotImplementedError
+
+
+class _OnAThread(OperatorWatch):
+    """Stands for a watch on a thread that its block has started."""
+
+    def __init__(self, watch: OperatorWatch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Let the watch run `func`, unless its block has ended."""
+        return self.watch.run(func, args, kwargs) if self.watch.blocks else func(*args, **kwargs)
 
 
 class DispatchMeter(OperatorWatch):
@@ -171,10 +207,11 @@ class DispatchMeter(OperatorWatch):
         """Run `func` and count it."""
         written = bytes_copied_in_place(func, args)
         result = func(*args, **kwargs)
-        self.calls[str(func)] += 1
-        self.copied_bytes += written + _bytes_copied_whole(func, args, result)
-        self.host_syncs += _waits_for_device(func, args, kwargs, result)
-        self._note_storages(func, args, kwargs, result)
+        with self.lock:
+            self.calls[str(func)] += 1
+            self.copied_bytes += written + _bytes_copied_whole(func, args, result)
+            self.host_syncs += _waits_for_device(func, args, kwargs, result)
+            self._note_storages(func, args, kwargs, result)
         return result
 
     def _note_storages(
@@ -327,7 +364,8 @@ class FlopMeter(OperatorWatch):
                 composed = func.decompose(*args, **kwargs)
             return func(*args, **kwargs) if composed is NotImplemented else composed
         result = func(*args, **kwargs)
-        self.flops += int(formula(*args, **kwargs, out_val=result))
+        with self.lock:
+            self.flops += int(formula(*args, **kwargs, out_val=result))
         return result
 
 

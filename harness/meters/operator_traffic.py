@@ -83,9 +83,10 @@ class OperatorTraffic(OperatorWatch):
         read, changed = _operands(func, args, kwargs)
         made = _made(result, tensors_in((args, kwargs)))
         if changed or made or not tensors_in(result):  # else a view
-            self.read_bytes += _bytes_read(name, read, made)
-            self.written_bytes += written_in_part or _total(changed)
-            self.written_bytes += _total(made)
+            with self.lock:
+                self.read_bytes += _bytes_read(name, read, made)
+                self.written_bytes += written_in_part or _total(changed)
+                self.written_bytes += _total(made)
         return result
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from harness.authoring.limits import AGAIN_SHARE, TIMES_SLOWEST
 from harness.authoring.matrix import WRONG, names_of
+from harness.plugin.run_limit import within_s
+from harness.running.limits import TEST_LIMIT_S
 
 AGAIN_S = 1.0  # to whoever catches everything
 
@@ -58,10 +60,13 @@ class CpuLimit:
         """Choose the limit of one test, before pytest-timeout looks for it."""
         kata, impl, test = names_of(item.user_properties)
         self.now = self.most
+        share = within_s(item) / TEST_LIMIT_S
         if impl.startswith(WRONG) and self.least_s and self._reference[kata]:
             allowed = self._allowed(kata, impl, test)
-            share = min(1.0, allowed.cpu / self.most.cpu)
-            self.now = Seconds(share * self.most.cpu, min(self.most.wall, allowed.wall))
+            share = min(share, allowed.cpu / self.most.cpu)
+            self.now = Seconds(self.most.cpu, min(self.most.wall, allowed.wall))
+        if share < 1.0:
+            self.now = Seconds(share * self.most.cpu, self.now.wall)
             item.add_marker(pytest.mark.timeout(share * self.most.wall))
         return (yield)
 
@@ -81,7 +86,7 @@ class CpuLimit:
             return
         if impl == "solution" and report.passed:
             known: dict[str, Any] = dict(report.user_properties)
-            self._reference[kata][test] = Seconds(known.get("cpu_s", 0.0), report.duration)
+            self._reference[kata][test] = Seconds(known.get("own_cpu_s", 0.0), report.duration)
         # pytest-timeout's limit holds for the set-up, too
         if report.failed and report.duration > self.now.cpu / self.most.cpu * self.most.wall / 2:
             self.note_stop()

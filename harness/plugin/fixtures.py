@@ -3,6 +3,7 @@
 import ast
 import inspect
 import linecache
+import math
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from harness.judge.honesty.watch import watched
 from harness.judge.loading import Loadable, load_module
 from harness.judge.timing.threshold import judge_cost
 from harness.plugin.cpu_limit import CpuLimit
+from harness.plugin.run_limit import within_s
 from harness.plugin.seeding import seed_of
 from harness.plugin.values import cut
 
@@ -332,9 +334,12 @@ class Ranks:
     more than there are is skipped.
     """
 
-    def __init__(self, device: str, limit: CpuLimit | None = None) -> None:
+    def __init__(
+        self, device: str, limit: CpuLimit | None = None, most_s: float = math.inf
+    ) -> None:
         self.device = device
         self.limit = limit
+        self.most_s = most_s
 
     def world(self, most: int) -> int:
         """As many ranks as there can be, from 2 to `most`."""
@@ -384,7 +389,8 @@ class Ranks:
         __tracebackhide__ = True
         from harness.simulators.ranks import run_ranks
 
-        return run_ranks(1, lambda _rank, _world: fn(*args))[0]
+        with self._within_limits(20.0) as timeout_s:
+            return run_ranks(1, lambda _rank, _world: fn(*args), timeout_s=timeout_s)[0]
 
     @contextmanager
     def _within_limits(self, timeout_s: float) -> Iterator[float]:
@@ -393,6 +399,7 @@ class Ranks:
         from harness.simulators.ranks import RanksHung, RanksUnavailable
 
         try:
+            timeout_s = min(timeout_s, self.most_s)
             yield min(timeout_s, self.limit.now.wall) if self.limit else timeout_s
         except RanksHung:
             if self.limit:
@@ -418,7 +425,8 @@ def _watched(fn: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture
 def ranks(device: str, request: pytest.FixtureRequest) -> Ranks:
     """``ranks(4, fn, *args)`` runs ``fn(rank, world, *args)`` on forked ranks."""
-    return Ranks(device, request.config.pluginmanager.get_plugin("kata-cpu-limit"))
+    limit = request.config.pluginmanager.get_plugin("kata-cpu-limit")
+    return Ranks(device, limit, within_s(request.node, math.inf))
 
 
 @pytest.fixture(autouse=True)

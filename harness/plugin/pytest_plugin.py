@@ -6,6 +6,7 @@ simulator and their work is counted; on a GPU they run for real and are timed.
 """
 
 import gc
+import json
 import os
 import random
 import re
@@ -22,6 +23,7 @@ import pytest
 from harness.authoring.draws import Draws
 from harness.authoring.matrix import FailFast, MatrixState, function_name
 from harness.base.errors import HarnessError, nearest
+from harness.base.processes import cpu_s
 from harness.content.cases import edge_cases, varied_cases
 from harness.content.catalog import find_root
 from harness.content.functions import by_function, function_of, in_oracle
@@ -44,6 +46,7 @@ from harness.judge.loading import Loadable
 from harness.plugin.cpu_limit import CpuLimit
 from harness.plugin.failures import JUDGING, tell
 from harness.plugin.failures import pytest_assertrepr_compare as pytest_assertrepr_compare
+from harness.plugin.run_limit import RunLimit
 from harness.plugin.seeding import forget_local_constants, seed_generators
 from harness.running.record import SEED, on_a_line, recorder_for
 from harness.running.stages import ORDER, stage_of
@@ -74,6 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=None, help="Replay the inputs of an earlier run.")
     group.addoption("--profile", default=None, help="Hardware profile to judge against.")
     group.addoption("--vary", type=int, default=0, metavar="N", help="N cases more than listed.")
+    group.addoption("--case", metavar="JSON", help="This case in place of those of kata.toml.")
     group.addoption(
         "--staged", action="store_true", help="Cases, edges, memory and thresholds, in this order."
     )
@@ -101,6 +105,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--cpu-limit", type=float, metavar="S", help="CPU seconds that one test may take."
+    )
+    group.addoption(
+        "--test-limit", type=float, metavar="S", help="Stop a test of a learner's that hangs."
     )
     group.addoption(
         "--wrong-limit",
@@ -141,6 +148,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the seed, start the record, and hypothesis' profile for katas."""
     config.stash[SEED] = _session_seed(config)
+    config.addinivalue_line("markers", "within_s(seconds): less CPU time than a test has as a rule")
     path = config.getoption("--record")
     if path and not on_a_line(path):
         protect(Path(path))
@@ -167,6 +175,8 @@ def pytest_configure(config: pytest.Config) -> None:
         limits = (config.getoption(f"--{name}") for name in ("cpu-limit", "timeout", "wrong-limit"))
         limit = CpuLimit(*(one or 0.0 for one in limits))
         config.pluginmanager.register(limit, "kata-cpu-limit")
+    if test_limit := config.getoption("--test-limit"):
+        config.pluginmanager.register(RunLimit(test_limit, waits=device == "cpu"))
     _settle_hypothesis(shrink=not (matrix or order))
 
 
@@ -258,6 +268,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = [case for case in kata.cases if case.get("only", device) == device]
     more = metafunc.config.getoption("--vary")
     cases += varied_cases(kata, device, more, metafunc.config.stash[SEED])
+    if asked := metafunc.config.getoption("--case"):
+        cases = [json.loads(asked)]
     judged = _comparable(kata)
     cases = [case for case in cases if function_of(case) in judged]
     firsts = _firsts(cases)
@@ -426,7 +438,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """One clear line for a stub, instead of its traceback; of other failures what they are."""
-    start = time.process_time()
+    start, start_own = cpu_s(), time.process_time()
     submission = _submission_of(pyfuncitem)
     pyfuncitem.config.stash[JUDGING] = submission is not None
     try:
@@ -443,11 +455,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         message = error.message
         _tell(pyfuncitem, submission, error)
     except (Exception, pytest.fail.Exception) as error:
-        _tell(pyfuncitem, submission, error)
-        raise
+        # asked for a RuntimeError in certain words, pytest.raises finds that these are none
+        met = error.__context__
+        if submission is None or not isinstance(met, NotImplementedError) or not _is_bare(met):
+            _tell(pyfuncitem, submission, error)
+            raise
+        message = submission.stub_message(met)
+        pyfuncitem.user_properties.append(("stub", message))
     finally:
         pyfuncitem.config.stash[JUDGING] = False
-        pyfuncitem.user_properties.append(("cpu_s", time.process_time() - start))
+        pyfuncitem.user_properties += [
+            ("cpu_s", cpu_s() - start),  # that of forked ranks as well
+            ("own_cpu_s", time.process_time() - start_own),
+        ]
     raise pytest.fail.Exception(message, pytrace=False)
 
 
@@ -455,7 +475,7 @@ def _tell(item: pytest.Function, submission: Loadable | None, error: BaseExcepti
     """Note where a failure arose in the code under test, what it is, and on which input."""
     if submission is None:
         return
-    function, line = submission.place_of(error) if isinstance(error, Exception) else ("", 0)
+    function, line = submission.place_of(error)
     if line:
         item.user_properties.append(("place", f"line {line}, in {function}"))
     params = item.callspec.params

@@ -1,10 +1,10 @@
 """An attempt: a run that is kept, however it ends."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from harness.base.errors import DeviceError, HarnessError
+from harness.base.errors import DeviceError, DiskFull, HarnessError
 from harness.base.files import read_file
 from harness.base.processes import Interrupts
 from harness.content.kata import Kata
@@ -28,8 +28,7 @@ def attempt(
     seed: int | None = None,
     profile: str | None = None,
     extra: Sequence[str] = (),
-    meanwhile: Callable[[], None] = lambda: None,
-    room: Callable[[], AbstractContextManager[None]] = nullcontext,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """
     Run a submission and keep the attempt, an interrupted one as aborted.
@@ -45,8 +44,9 @@ def attempt(
         profile: The hardware profile to judge against.
         extra: Further options of pytest.
         meanwhile: Called often while the run goes on; what it raises ends the run.
-        room: Around each thing that is kept; where it swallows a DiskFull, a verdict is given all
-            the same.
+
+    Returns:
+        The verdict, which is given all the same where a full disk keeps nothing: `unkept` says so.
 
     Raises:
         HarnessError: there is no file, or a package that the kata needs is missing.
@@ -61,12 +61,13 @@ def attempt(
     if not submission.code_hash:
         read_file(submission.path)  # says what is wrong with it
     assert_profiles(kata, device)
-    if submission.is_blank():
+    if submission.is_blank:
         progress = None
     begun = None
+    keeping = _Keeping()
     with Interrupts() as interrupts:
         if progress:
-            with room():
+            with keeping.what_fits():
                 progress.abort_orphans()
                 begun = progress.start(
                     kata.name,
@@ -88,7 +89,7 @@ def attempt(
                 )
         except BaseException as error:
             if progress and begun:
-                with room():
+                with keeping.what_fits():
                     progress.finish(begun, "aborted", str(error) or "interrupted", checks=(),
                                     measurements=(), versions={}, duration_s=0.0)  # fmt: skip
             raise
@@ -96,7 +97,7 @@ def attempt(
             reason = EDITED.format(file=submission.path.name)
             outcome = replace(outcome, status="error", reason=reason)
         if progress and begun:
-            with room():
+            with keeping.what_fits():
                 progress.finish(
                     begun,
                     outcome.status,
@@ -109,15 +110,31 @@ def attempt(
                     profile=outcome.profile,
                 )
     if outcome.status == "passed" and submission.owner == "yours":
-        with room():
+        with keeping.what_fits():
             workspace.keep(kata.name, submission.path, "passed")
     if outcome.device_problem:
         raise DeviceError(
             f"{kata.name}: {outcome.reason}. Since then the GPU fails a tiny launch: expected an "
             f"answer, found {outcome.device_problem}. Reset it (nvidia-smi --gpu-reset, or a "
             "restart) before the next kata."
+            + (f" Not kept: {keeping.problem}" if keeping.problem else "")
         )
-    return outcome
+    return replace(outcome, unkept=keeping.problem)
+
+
+class _Keeping:
+    """What becomes of an attempt that has to be kept where there may be no room."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+
+    @contextmanager
+    def what_fits(self) -> Iterator[None]:
+        """Go on after the block where a full disk ends it, and note why nothing is kept."""
+        try:
+            yield
+        except DiskFull as error:
+            self.problem = error.message
 
 
 def assert_profiles(kata: Kata, device: str) -> None:

@@ -5,7 +5,6 @@ import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,30 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.pace import PacedLimit
-from harness.base.processes import FORKS, LINE, run_watched, seal
+from harness.base.processes import LINE, seal, started
 from harness.base.processes import child_environment as child_environment
 from harness.base.processes import run_group as run_group
 from harness.content.course import setting_of
 from harness.content.kata import Kata
 from harness.content.submission import Submission
-from harness.hardware.environment import device_present, free_memory_bytes, home_folder
+from harness.hardware.environment import device_present, home_folder
 from harness.learner.progress import Check, Measurement
+from harness.running.limits import Limits, limits_of
 from harness.running.unmeasured import excused
 from harness.running.verdict import Event, checks_of, events_of, first, last_words, verdict
 from harness.running.verdict import read_record as read_record
 
-# until the first test is called: the interpreter, its libraries, collection, the file's own import
-STARTUP_S = 60.0
-# kernels are compiled in the first calls, and a device context is made: on top of a kata's limit
-COMPILE_S = 60.0
 MOST_HEARD = 1 << 20  # bytes taken from a record at a time, and kept of a line without an end
-# ranks that are not forked load PyTorch each, a hundred of them in a kata's tests
-SPAWN_S = 300.0
-EXIT_S = 10.0  # from the last test to the end of the process
-SPARE_BYTES = 512 << 20  # of the memory that is free, left to the rest of the machine
-LEAST_BYTES = (
-    2 << 30
-)  # what any kata is given: torch and the stacks of its threads alone map half of it
 HEALTH_S = 60.0  # for a tiny launch in a fresh process
 PLUGINS = ("harness.plugin.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin")
 TINY_LAUNCH = "import torch; x = torch.ones(64, device='cuda'); assert int((x + x).sum()) == 128"
@@ -48,7 +37,8 @@ class Outcome:
     What one run of one implementation came to.
 
     `status` is "passed", "failed", "crashed", "timed_out" or "error"; `reason` says it in words.
-    `device_problem` is what a tiny launch met that was tried because this run crashed or hung.
+    `device_problem` is what a tiny launch met that was tried because this run crashed or hung;
+    `unkept` says why something of an attempt could not be kept, and is empty as a rule.
     """
 
     status: str
@@ -62,39 +52,7 @@ class Outcome:
     duration_s: float
     output: str
     device_problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """
-    What one run may take; a slow or busy machine is given longer (`harness.base.pace`).
-
-    Attributes:
-        startup_s: Until the first test is called; the import of the file under test belongs to it.
-        run_s: From there until the last test is through.
-        exit_s: From there until the process has ended.
-        memory_bytes: The most one process may allocate on the host; 0 is no limit.
-    """
-
-    startup_s: float = STARTUP_S
-    run_s: float
-    exit_s: float = EXIT_S
-    memory_bytes: int = 0
-
-
-def limits_of(kata: Kata, device: str) -> Limits:
-    """
-    The limits of an ordinary run.
-
-    Asking for more memory than is free ends in words, not in swapping nor in the death of some
-    other process. On a device the driver reserves addresses by the terabyte, so that no such limit
-    can be set.
-    """
-    if device == "cpu":
-        memory_bytes = max(LEAST_BYTES, free_memory_bytes() - SPARE_BYTES)
-        run_s = kata.timeout_s + (0.0 if FORKS or kata.backend != "distributed" else SPAWN_S)
-        return Limits(run_s=run_s, memory_bytes=memory_bytes)
-    return Limits(run_s=kata.timeout_s + COMPILE_S)
+    unkept: str = ""
 
 
 def run_kata(
@@ -105,7 +63,7 @@ def run_kata(
     profile: str | None = None,
     limits: Limits | None = None,
     extra: Sequence[str] = (),
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """
     Judge a submission on one device; `extra` are further options of pytest.
@@ -127,24 +85,27 @@ def run_kata(
             record=f"{LINE}{theirs.fileno()}",
             seed=seed,
             profile=profile or (kata.profile if device == "cpu" else None),
-            extra=["--timeout=0", *options, *extra],  # the time is kept out here
+            extra=[
+                "--timeout=0",  # the time of the whole is kept out here
+                f"--test-limit={watch.limits.test_s:g}",
+                *options,
+                *extra,
+            ],
         )
 
-        def overdue(elapsed_s: float) -> bool:
-            meanwhile()
-            return watch.overdue(elapsed_s)
-
-        start = time.monotonic()
-        exit_code, output = run_watched(
+        with started(
             command,
-            overdue,
             {"KATA_HOME": str(home_folder(kata.root).resolve())},
             cwd=scratch,
             memory_bytes=watch.limits.memory_bytes,
             inherited=(theirs.fileno(),),
-        )
-        duration_s = time.monotonic() - start
+        ) as child:
+            while child.is_running() and not watch.overdue(child.elapsed_s):
+                if meanwhile:
+                    meanwhile()
+        duration_s = child.elapsed_s
         watch.listen()
+    exit_code, output = child.exit_code, child.output
     events = watch.events
     checks = checks_of(events)
     status, reason = verdict(

@@ -182,7 +182,8 @@ def run_ranks(
     """
     Run `fn(rank, world, *args)` on `world` forked ranks and return their results in order.
 
-    Each rank has one thread, no standard input, and a default group of all ranks: gloo for
+    Each rank has one thread, no standard input, the environment variables of torchrun that say
+    which it is (RANK, WORLD_SIZE, LOCAL_RANK), and a default group of all ranks: gloo for
     `device` "cpu"; NCCL for "cuda", where rank r has GPU r and `timeout_s` begins when all have
     joined. A machine that is slow just then gets more. The first exception of a rank ends the
     others and is raised here, with a note that names the rank and shows its traceback. RankFailed
@@ -468,6 +469,9 @@ def _settle(rank: int, job: _Job) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(math.ceil(job.end_s))
+    # as torchrun tells a rank who it is
+    os.environ |= {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
+    os.environ |= {name: str(job.world) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
     _reopen_streams()
     if job.joined:
         _join_group(rank, job)

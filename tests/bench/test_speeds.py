@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ import torch
 import torch.distributed as dist
 from numba import cuda
 
+from harness.learner.advice import advise
+from harness.learner.mastery import memory_of, standings
 from harness.learner.progress import Progress
+from harness.learner.schedule import plan
 from harness.meters.simt import simt_meter
 from harness.reports.scorecard import read_scorecard
 from harness.reports.scorecard.draw import drawn
@@ -25,6 +29,9 @@ from harness.simulators.serving.engine import simulate
 from harness.simulators.serving.step_model import StepModel
 from harness.simulators.serving.traces import chat_trace
 from harness.simulators.simt import install
+from tests.schedule.catalogue import entries
+from tests.schedule.learner import START as WEEK_1
+from tests.schedule.learner import Learner, kept_of
 from tests.scorecards import test_year
 from tests.scorecards.test_year import END, RUNS, START
 from tests.test_serving import FirstComeFirstServed, llama3_8b, toy_profile
@@ -66,6 +73,20 @@ def test_a_history_of_a_hundred_thousand_attempts_is_drawn(
     drawn(read_scorecard(known, Progress(tmp_path), END), form)  # imports are not what is timed
     now = START + timedelta(minutes=5 * RUNS)
     assert times_import_torch(lambda: drawn(read_scorecard(known, progress, now), form)) <= most
+
+
+def test_what_is_next_is_known_after_two_years_of_practice(times_import_torch):
+    """Some thousand rounds and reviews, each counted for what its kata requires."""
+    attempts, notes = kept_of(Learner(hours=10), weeks=104)
+    katas, now = entries(), WEEK_1 + timedelta(weeks=104)
+    course = SimpleNamespace(katas=katas)
+
+    def look():
+        known = standings(katas, attempts, notes, {}, now)
+        advise(course, known, now)
+        plan(katas, memory_of(katas, known), now, owned=list(katas)[:300])
+
+    assert times_import_torch(look) <= 0.25
 
 
 def test_four_hundred_requests_are_served(times_import_torch):

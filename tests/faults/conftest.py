@@ -13,7 +13,7 @@ import pytest
 from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli.house import House
-from harness.cli.practise import judge
+from harness.cli.practise import How, judge
 
 FAULTY = Path(__file__).resolve().parents[1] / "fixtures" / "faulty"
 
@@ -47,9 +47,7 @@ class Bench:
         """Judge this source; what came of it."""
         if source is not None:
             self.write(source, name)
-        return judge(
-            self.house, self.house.submission(self.kata(name), "yours"), device, None, None, []
-        )
+        return judge(self.house, self.house.submission(self.kata(name), "yours"), device, How())
 
     def assert_still_right(self, name="counted", device="cpu"):
         """The right code passes, whatever happened before, and that is what is remembered."""

@@ -10,7 +10,7 @@ import pytest
 
 from harness.base.processes import child_environment, run_group
 from harness.hardware.environment import device_present
-from harness.running import runner
+from harness.running import limits
 from harness.running.runner import pytest_command, read_record
 
 pytestmark = [
@@ -135,7 +135,7 @@ def test_a_kernel_without_end_is_stopped_and_the_device_answers_again(bench, mon
     toml = bench.kata("plus_one").folder / "kata.toml"
     toml.write_text(toml.read_text().replace("timeout_s = 20", "timeout_s = 6"))
     with monkeypatch.context() as at_once:
-        at_once.setattr(runner, "COMPILE_S", 0.0)
+        at_once.setattr(limits, "COMPILE_S", 0.0)
         outcome = bench.judge(SPINS, "plus_one", "cuda")
     assert outcome.status == "timed_out"
     assert re.search(r"^stopped after \S+ s in test_", outcome.reason)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness.base.pace import PacedLimit
-from harness.base.processes import run_group, run_watched
+from harness.base.processes import run_group, started
 from harness.base.words import readable
 
 
@@ -127,9 +127,11 @@ def test_a_limit_on_memory_holds_for_every_process(tmp_path):
     # one after the other: what a process leaves behind is stopped before it can say anything
     source = "import os\nif os.fork():\n    os.wait()\nheld = bytearray(1 << 30)"
     command = [sys.executable, "-I", "-S", "-c", source]
-    code, output = run_watched(command, lambda s: s > 30, {}, cwd=tmp_path, memory_bytes=1 << 29)
-    assert code == 1
-    assert output.count("MemoryError") == 2
+    with started(command, {}, cwd=tmp_path, memory_bytes=1 << 29) as child:
+        while child.is_running() and child.elapsed_s < 30:
+            pass
+    assert child.exit_code == 1
+    assert child.output.count("MemoryError") == 2
 
 
 def test_no_core_is_dumped(python):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from harness.base.processes import run_group
-from harness.running.runner import Limits, pytest_command, read_record, run_kata
+from harness.running.limits import Limits
+from harness.running.runner import pytest_command, read_record, run_kata
 
 RIGHT = "def counted(numbers):\n    return sum(n % 2 == 0 for n in numbers)\n"
 FIRST, SECOND = "test_nothing_has_none", "test_even_ones_are_counted"

@@ -8,8 +8,8 @@ import pytest
 from harness.base.errors import HarnessError
 from harness.base.processes import child_environment
 from harness.hardware import environment
-from harness.running import runner
-from harness.running.runner import LEAST_BYTES, SPARE_BYTES, limits_of
+from harness.running import limits
+from harness.running.limits import LEAST_BYTES, SPARE_BYTES, limits_of
 
 # what a shell may hold for other runs of pytest and Python, each alone enough to spoil a verdict
 SHELL = {
@@ -123,9 +123,9 @@ def test_a_full_disk_still_gives_a_verdict_and_says_that_nothing_is_kept(bench, 
 
 def test_a_run_gets_the_memory_that_is_free_less_a_margin(bench, monkeypatch):
     free = 10 << 30
-    monkeypatch.setattr(runner, "free_memory_bytes", lambda: free)
+    monkeypatch.setattr(limits, "free_memory_bytes", lambda: free)
     assert limits_of(bench.kata(), "cpu").memory_bytes == free - SPARE_BYTES
-    monkeypatch.setattr(runner, "free_memory_bytes", lambda: 0)
+    monkeypatch.setattr(limits, "free_memory_bytes", lambda: 0)
     assert limits_of(bench.kata(), "cpu").memory_bytes == LEAST_BYTES
 
 

@@ -13,7 +13,8 @@ from harness.cli import results
 from harness.content.kata import load_kata
 from harness.running import attempt, runner
 from harness.running.causes import cause_of, in_one_line
-from harness.running.runner import Limits, Outcome, Watch, device_problem, limits_of
+from harness.running.limits import Limits, limits_of
+from harness.running.runner import Outcome, Watch, device_problem
 from harness.running.unmeasured import excused
 from harness.running.verdict import checks_of, verdict
 

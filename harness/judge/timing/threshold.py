@@ -55,7 +55,9 @@ def judge_cost(
         met = ideal * (1 - 1e-9) <= value <= limit * (1 + 1e-9)
     else:
         raise ValueError(f"{threshold.name}: expected the ideal value of a `bound`, found none")
-    share = f" ({value / ideal:.4g} x the least possible)" if ideal else ""
+    share = f" ({float(value / ideal):.4g} x the least possible)" if ideal else ""
+    # a fraction or a tensor of one element is compared as it is, and told as a number
+    value, limit = _plain(value), _plain(limit)
     words = f"{threshold.name}: {value:,.6g}{share}, limit {relation} {limit:,.6g}"
     words += f"; {built}" if built else ""
     if not met and threshold.bound is not None and ideal is not None and value < ideal:
@@ -67,6 +69,10 @@ def judge_cost(
         relation=relation,
         message=words,
     )
+
+
+def _plain(number: float) -> float:
+    return number if isinstance(number, int) else float(number)
 
 
 def judge_roofline(
