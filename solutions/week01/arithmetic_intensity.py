@@ -115,8 +115,11 @@ class CostMode(TorchDispatchMode):
     ) -> object:
         """Run one op (an overload, such as `aten.add.Tensor`), count it, return its result."""
         kwargs = kwargs or {}
+        # refuse large tensors
         _refuse_large(_tensors((args, kwargs)))
+        # run the op
         result = func(*args, **kwargs)
+        # bytes moved
         op = func.overloadpacket
         if op not in FREE:
             moved = [*_read(func, args, kwargs), *_tensors(result)]
@@ -164,6 +167,7 @@ def _read(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 
 def _flops(op: OpOverloadPacket, args: tuple[Any, ...], result: Tensor | tuple[Tensor, ...]) -> int:
+    # FLOPs by convention
     if op in PRODUCTS:
         return PRODUCTS[op](args, result)
     if op in POINTWISE:

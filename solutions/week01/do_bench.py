@@ -97,7 +97,9 @@ def do_bench(
         ValueError: `launch` is not callable, `rep_ms` is not positive, `warmup_ms` or
             `flush_bytes` is negative.
     """
+    # check
     _check(launch, warmup_ms, rep_ms, flush_bytes)
+    # cold round
     flush = 2 * dev.l2_bytes if flush_bytes is None else flush_bytes
 
     def clear() -> None:
@@ -105,7 +107,7 @@ def do_bench(
             dev.memset(flush)
 
     def round_ms(rounds: int) -> float:
-        """Milliseconds of a launch and what goes before it, on the average of so many."""
+        """Average milliseconds of a launch and what goes before it, over that many rounds."""
         start, stop = dev.event(), dev.event()
         dev.record(start)
         for _ in range(rounds):
@@ -115,18 +117,22 @@ def do_bench(
         dev.sync()
         return dev.elapsed_ms(start, stop) / rounds
 
+    # compile
     launch()  # compiles
+    # estimate and warm up
     # one round, on a clock that is still low, says roughly how many make up the warm-up; those
     # then tell how long a round really takes
     warm = max(1, int(warmup_ms / round_ms(1)))
     count = max(LEAST, int(rep_ms / round_ms(warm)))
 
+    # queue timed launches
     pairs = [(dev.event(), dev.event()) for _ in range(count)]
     for start, stop in pairs:
         clear()
         dev.record(start)
         launch()
         dev.record(stop)
+    # wait and summarise
     dev.sync()
     times = sorted(dev.elapsed_ms(start, stop) for start, stop in pairs)
     return Timing(
@@ -140,6 +146,7 @@ def do_bench(
 def _check(
     launch: Callable[[], object], warmup_ms: float, rep_ms: float, flush_bytes: int | None
 ) -> None:
+    # check
     if not callable(launch):
         raise ValueError(f"launch: expected a function without arguments, found {launch!r}")
     if rep_ms <= 0:

@@ -32,8 +32,10 @@ def one_cycle(n: int, seed: int) -> Slots:
     Raises:
         ValueError: `n` is below 1.
     """
+    # check
     if n < 1:
         raise ValueError(f"n: expected 1 slot or more, found {n}")
+    # one random cycle
     # the slots in the order of their visit: any order is one cycle
     order = np.random.default_rng(seed).permutation(n).astype(np.int32)
     nxt = np.empty_like(order)
@@ -58,13 +60,16 @@ def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]
     Raises:
         ValueError: the sizes do not ascend, or there are not as many latencies.
     """
+    # check
     if len(ns_per_load) != len(sizes_bytes):
         raise ValueError(
             f"ns_per_load: expected {len(sizes_bytes)} latencies, found {len(ns_per_load)}"
         )
     if any(after <= before for before, after in pairwise(sizes_bytes)):
         raise ValueError(f"sizes_bytes: expected ascending sizes, found {list(sizes_bytes)}")
+    # clear disturbances
     undisturbed = np.minimum.accumulate(ns_per_load[::-1])[::-1]
+    # group into levels
     groups: list[list[int]] = []
     lowest = -math.inf
     for size, ns in zip(sizes_bytes, undisturbed.tolist(), strict=True):

@@ -117,8 +117,11 @@ def top_ops(trace: Mapping[str, Any], k: int, profile: Profile) -> list[OpStat]:
     Raises:
         ValueError: "no GPU activity in trace".
     """
+    # collect GPU work
     work = _gpu_work(trace)
+    # innermost op of the launch
     ops = _launching_ops(trace["traceEvents"])
+    # add up by op
     cuda_us: Counter[str] = Counter()
     calls: defaultdict[str, dict[int, Event | None]] = defaultdict(dict)
     for event in work:
@@ -140,6 +143,7 @@ def gpu_busy_fraction(trace: Mapping[str, Any]) -> float:
     Raises:
         ValueError: "no GPU activity in trace".
     """
+    # union of the spans
     spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in _gpu_work(trace))
     first = done = spans[0][0]
     busy_us = 0.0
@@ -150,6 +154,7 @@ def gpu_busy_fraction(trace: Mapping[str, Any]) -> float:
 
 
 def _gpu_work(trace: Mapping[str, Any]) -> list[Event]:
+    # collect GPU work
     work = [event for event in trace.get("traceEvents", []) if event.get("cat") in GPU_WORK]
     if not work:
         raise ValueError("no GPU activity in trace: expected kernels, copies or fills, found none")
@@ -158,6 +163,7 @@ def _gpu_work(trace: Mapping[str, Any]) -> list[Event]:
 
 def _launching_ops(events: Sequence[Event]) -> dict[int, Event]:
     """Sweep each thread in time, the ops that are open on a stack: correlation id to op."""
+    # innermost op of the launch
     threads: defaultdict[tuple[Any, Any], list[Event]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "cpu_op" or event.get("cat") in LAUNCHES:
@@ -178,6 +184,7 @@ def _launching_ops(events: Sequence[Event]) -> dict[int, Event]:
 
 
 def _stat(name: str, cuda_us: float, ops: Collection[Event | None], profile: Profile) -> OpStat:
+    # compare with the roof
     works = [work for op in ops if op is not None and (work := op_work(op)) is not None]
     least_us: Counter[str] = Counter()
     for work in works:
@@ -197,6 +204,7 @@ def _stat(name: str, cuda_us: float, ops: Collection[Event | None], profile: Pro
 
 def _roof(work: Work, profile: Profile) -> tuple[str, float]:
     """What bounds one call, and the seconds it takes at least."""
+    # least time of a call
     compute_s = work.flops / profile.peak_of(work.dtype) if work.flops else 0.0
     memory_s = work.bytes / profile.bandwidth
     least_s = max(compute_s, memory_s)

@@ -82,15 +82,18 @@ def roofline(
         ValueError: `flops` or a level's bytes are negative, bytes are 0 although there are
             FLOPs, or `machine` has no such dtype or level; the message names which.
     """
+    # check
     for level in bytes_by_level:
         _ceiling(machine.bandwidth, "level", level)
     _check_work(flops, bytes_by_level)
+    # time of each ceiling
     # max() keeps the first of equals, so the order of insertion settles ties
     times = {"compute": flops / _ceiling(machine.peak, "dtype", dtype)}
     for level, bandwidth in machine.bandwidth.items():
         if level in bytes_by_level:
             times[f"memory:{level}"] = bytes_by_level[level] / bandwidth
     times["latency"] = machine.launch_s
+    # longest of them
     regime = max(times, key=times.__getitem__)
     return Verdict(time_s=times[regime], attainable=flops / times[regime], regime=regime)
 
@@ -115,16 +118,19 @@ def crossover(
         ValueError: `hi` is below 1, `machine` has no such `dtype` or no "hbm", or `cost_fn`
             returns what `roofline` would refuse.
     """
+    # check
     if hi < 1:
         raise ValueError(f"hi: expected a batch of 1 or more, found {hi}")
     peak = _ceiling(machine.peak, "dtype", dtype)
     bandwidth = _ceiling(machine.bandwidth, "level", "hbm")
 
+    # judge one batch
     def compute_bound(batch: int) -> bool:
         flops, moved = cost_fn(batch)
         _check_work(flops, {"hbm": moved})
         return flops / peak >= moved / bandwidth
 
+    # halve the range
     if not compute_bound(hi):
         return None
     # intensity never falls, so compute_bound is False up to some batch and True from there on
@@ -138,6 +144,7 @@ def _ceiling(ceilings: Mapping[str, float], what: str, name: str) -> float:
 
 
 def _check_work(flops: float, bytes_by_level: Mapping[str, float]) -> None:
+    # check
     if flops < 0:
         raise ValueError(f"flops: expected 0 or more, found {flops}")
     for level, moved in bytes_by_level.items():

@@ -42,11 +42,13 @@ def warp_lane(tid: tuple[int, ...], block: tuple[int, ...], warp_size: int = 32)
         ValueError: `block` has over 1024 threads, or `tid` lies outside it or has another number
             of axes; the message names which.
     """
+    # check
     if math.prod(block) > MAX_THREADS:
         raise ValueError(f"block: expected at most {MAX_THREADS} threads, found {block}")
     inside = [0 <= index < size for index, size in zip(tid, block, strict=False)]
     if len(tid) != len(block) or not all(inside):
         raise ValueError(f"tid: expected a thread of the block {block}, found {tid}")
+    # thread to warp and lane
     linear = 0
     for index, size in zip(reversed(tid), reversed(block), strict=True):
         linear = linear * size + index
@@ -71,6 +73,7 @@ def launch_shape(
         ValueError: a side of the matrix is negative, `threads` is not in 1..1024, or a side of
             the tile or `blocks_per_sm` is below 1; the message names which.
     """
+    # check
     if min(m, n) < 0:
         raise ValueError(f"m, n: expected 0 or more, found {m} and {n}")
     if min(tile) < 1:
@@ -79,10 +82,13 @@ def launch_shape(
         raise ValueError(f"threads: expected 1 to {MAX_THREADS}, found {threads}")
     if blocks_per_sm < 1:
         raise ValueError(f"blocks_per_sm: expected 1 or more, found {blocks_per_sm}")
+    # warps of a block
     warps = _ceil_div(threads, profile.warp_size)
+    # blocks and waves
     blocks = _ceil_div(m, tile[0]) * _ceil_div(n, tile[1])
     slots = profile.sms * blocks_per_sm
     waves = _ceil_div(blocks, slots)
+    # efficiencies
     return LaunchShape(
         blocks=blocks,
         warps_per_block=warps,
@@ -118,13 +124,16 @@ def best_tile(
             tiles or `blocks_per_sm`; the message names which.
     """
 
+    # launch that ends first
     def finished_at(tile: Tile) -> float:
         shape = launch_shape(m, n, tile, 1, blocks_per_sm, profile)  # threads play no part
         return shape.waves * tile_time(tile)
 
+    # check
     candidates = list(tiles)
     if not candidates:
         raise ValueError("tiles: expected at least one, found none")
+    # launch that ends first
     return min(candidates, key=finished_at)
 
 

@@ -69,7 +69,7 @@ def compulsory_bytes(tensor: Tensor) -> int:
 
     No two of its elements may share memory, unless along an axis that was expanded (stride 0).
     """
-    raise NotImplementedError  # TODO(kata): which axes show new elements? (about 4 lines)
+    raise NotImplementedError  # TODO(kata): distinct elements (about 4 lines)
 
 
 class CostMode(TorchDispatchMode):
@@ -111,8 +111,8 @@ class CostMode(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         """Run one op (an overload, such as `aten.add.Tensor`), count it, return its result."""
-        # TODO(kata): check, run, then add up what was read, written and computed (about 55 lines
-        # with helpers)
+        # TODO(kata): refuse large tensors, run the op, bytes moved, FLOPs by convention (about 55
+        # lines with helpers)
         raise NotImplementedError
 
 
@@ -123,4 +123,4 @@ def arithmetic_intensity(fn: Callable[..., Any], *args: object) -> float:
     Raises:
         ValueError: "no memory traffic", where nothing is moved; what `CostMode` refuses.
     """
-    raise NotImplementedError  # TODO(kata): count, check, divide (about 5 lines)
+    raise NotImplementedError  # TODO(kata): FLOP per byte (about 5 lines)

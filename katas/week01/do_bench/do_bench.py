@@ -97,5 +97,6 @@ def do_bench(
         ValueError: `launch` is not callable, `rep_ms` is not positive, `warmup_ms` or
             `flush_bytes` is negative.
     """
-    # TODO(kata): compile, estimate, warm up, time (about 40 lines with helpers)
+    # TODO(kata): check, cold round, compile, estimate and warm up, queue timed launches, wait and
+    # summarise (about 40 lines with helpers)
     raise NotImplementedError

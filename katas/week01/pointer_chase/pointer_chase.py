@@ -19,7 +19,7 @@ def chase(nxt: Slots, start: int, steps: int) -> int:
 
     Plain Python, to be compiled by Numba for the CPU and, as a device function, for the GPU.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): follow the chain (about 4 lines)
 
 
 def one_cycle(n: int, seed: int) -> Slots:
@@ -29,7 +29,7 @@ def one_cycle(n: int, seed: int) -> Slots:
     Raises:
         ValueError: `n` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, one random cycle (about 6 lines)
 
 
 def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]:
@@ -46,10 +46,10 @@ def knees(sizes_bytes: Sequence[int], ns_per_load: Sequence[float]) -> list[int]
     Raises:
         ValueError: the sizes do not ascend, or there are not as many latencies.
     """
-    # TODO(kata): lower the slow ones, then group (about 15 lines with helpers)
+    # TODO(kata): check, clear disturbances, group into levels (about 15 lines with helpers)
     raise NotImplementedError
 
 
 def bytes_in_flight(latency_s: float, bandwidth: float) -> float:
     """Bytes that must be on their way at any time to fill `bandwidth`, in bytes per second."""
-    raise NotImplementedError  # TODO(kata): (1 line)
+    raise NotImplementedError  # TODO(kata): bytes in flight (1 line)

@@ -117,8 +117,8 @@ def top_ops(trace: Mapping[str, Any], k: int, profile: Profile) -> list[OpStat]:
     Raises:
         ValueError: "no GPU activity in trace".
     """
-    # TODO(kata): collect the GPU's work, sweep the threads for who launched it, add up by op, hold
-    # against the roof (about 60 lines with helpers)
+    # TODO(kata): collect GPU work, innermost op of the launch, add up by op, least time of a call,
+    # compare with the roof (about 60 lines with helpers)
     raise NotImplementedError
 
 
@@ -129,4 +129,4 @@ def gpu_busy_fraction(trace: Mapping[str, Any]) -> float:
     Raises:
         ValueError: "no GPU activity in trace".
     """
-    raise NotImplementedError  # TODO(kata): the union of all spans (about 7 lines)
+    raise NotImplementedError  # TODO(kata): union of the spans (about 7 lines)

@@ -84,7 +84,7 @@ def roofline(
         ValueError: `flops` or a level's bytes are negative, bytes are 0 although there are
             FLOPs, or `machine` has no such dtype or level; the message names which.
     """
-    # TODO(kata): a time for each ceiling, the longest (about 20 lines with helpers)
+    # TODO(kata): check, time of each ceiling, longest of them (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -108,4 +108,5 @@ def crossover(
         ValueError: `hi` is below 1, `machine` has no such `dtype` or no "hbm", or `cost_fn`
             returns what `roofline` would refuse.
     """
-    raise NotImplementedError  # TODO(kata): (about 10 lines)
+    # TODO(kata): check, judge one batch, halve the range (about 10 lines)
+    raise NotImplementedError

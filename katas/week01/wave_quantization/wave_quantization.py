@@ -42,7 +42,7 @@ def warp_lane(tid: tuple[int, ...], block: tuple[int, ...], warp_size: int = 32)
         ValueError: `block` has over 1024 threads, or `tid` lies outside it or has another number
             of axes; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): check, number the thread, split (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, thread to warp and lane (about 9 lines)
 
 
 def launch_shape(
@@ -63,7 +63,8 @@ def launch_shape(
         ValueError: a side of the matrix is negative, `threads` is not in 1..1024, or a side of
             the tile or `blocks_per_sm` is below 1; the message names which.
     """
-    # TODO(kata): check, then round up three times (about 25 lines with helpers)
+    # TODO(kata): check, warps of a block, blocks and waves, efficiencies (about 25 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -91,4 +92,4 @@ def best_tile(
         ValueError: there are no `tiles`, or `launch_shape` would refuse the matrix, one of the
             tiles or `blocks_per_sm`; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): the least time, not the least waste (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, launch that ends first (about 7 lines)
