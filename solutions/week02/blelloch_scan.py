@@ -63,6 +63,7 @@ def scratch_size(n: int, block: int) -> int:
 @cuda.jit(device=True)
 def load(x, tile, op):
     """Copy the block's part of `x` to `tile`, and combine the thread's own elements of it."""
+    # load and combine in registers
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     start = cuda.blockIdx.x * threads * PER_THREAD
     if start + threads * PER_THREAD <= x.size:
@@ -86,6 +87,7 @@ def load(x, tile, op):
 @cuda.jit(device=True)
 def up_sweep(sums, op):
     """Combine neighbours, then neighbours among the results; the last word becomes the total."""
+    # up-sweep
     threads = cuda.blockDim.x
     reach = 1
     while reach < threads:
@@ -99,6 +101,7 @@ def up_sweep(sums, op):
 @cuda.jit(device=True)
 def down_sweep(sums, before, op):
     """Turn the tree of `up_sweep` into what lies to the left of each word, `before` included."""
+    # down-sweep
     threads = cuda.blockDim.x
     if cuda.threadIdx.x == 0:  # which has written the total
         sums[pad(threads - 1)] = before
@@ -119,9 +122,11 @@ def down_sweep(sums, before, op):
 @cuda.jit
 def reduce_blocks(x, totals, op) -> None:
     """Write what each block's elements of `x` combine to, to `totals`."""
+    # load and combine in registers
     tile = cuda.shared.array(PADDED_ELEMENTS, np.uint32)
     sums = cuda.shared.array(PADDED_BLOCK, np.uint32)
     sums[pad(cuda.threadIdx.x)] = load(x, tile, op)
+    # up-sweep
     up_sweep(sums, op)
     if cuda.threadIdx.x == 0:
         totals[cuda.blockIdx.x] = sums[pad(cuda.blockDim.x - 1)]
@@ -134,15 +139,19 @@ def scan_blocks(x, offsets, out, op) -> None:
 
     offsets[b] is what lies before block b; a single block has nothing before it.
     """
+    # load and combine in registers
     tile = cuda.shared.array(PADDED_ELEMENTS, np.uint32)
     sums = cuda.shared.array(PADDED_BLOCK, np.uint32)
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     sums[pad(thread)] = load(x, tile, op)
+    # up-sweep
     up_sweep(sums, op)
+    # down-sweep
     # the offset takes the identity's place at the root, and no pass has to add it afterwards
     before = offsets[cuda.blockIdx.x] if cuda.gridDim.x > 1 else identity(op)
     down_sweep(sums, before, op)
 
+    # scan from each leaf
     first = thread * PER_THREAD
     running, element = sums[pad(thread)], tile[pad(first)]
     tile[pad(first)] = running
@@ -183,6 +192,7 @@ def blelloch_scan(
         ValueError: `x` is not 1-D or not uint32, `op` is unknown, `out` has another shape or dtype
             than `x`, `scratch` is too small, or `block` is not a power of two up to BLOCK.
     """
+    # check
     if x.ndim != 1:
         raise ValueError(f"x: expected a 1-D array, found {x.ndim}-D")
     if x.dtype != np.uint32:
@@ -201,12 +211,14 @@ def blelloch_scan(
     if scratch.size < least:
         raise ValueError(f"scratch: expected at least {least} words, found {scratch.size}")
 
+    # launch level by level
     _scan(x, out, scratch, OPS[op], block)
     return out
 
 
 def _scan(x: Array, out: Array, scratch: Array, op: int, block: int) -> None:
     """Scan the blocks' totals first, if there are several blocks; then each block from there."""
+    # launch level by level
     blocks = blocks_for(x.size, block)
     totals, offsets = scratch[:blocks], scratch[blocks : 2 * blocks]
     if blocks > 1:

@@ -36,6 +36,7 @@ def conv1d(x, w, out) -> None:
     first = start - (taps - 1) // 2  # the element of x in tile[0]
     needed = OUTPUTS + taps - 1
 
+    # load tile and halo
     if thread < taps:
         weights[thread] = w[thread]
     if first >= 0 and first + needed <= n:
@@ -49,15 +50,18 @@ def conv1d(x, w, out) -> None:
             i = first + at
             tile[at] = x[i] if i >= 0 and i < n else np.float32(0)
 
+    # wait for the block
     # outside of any guard: a thread without outputs has loaded inputs of others
     cuda.syncthreads()
 
+    # sum in registers
     for r in range(PER_THREAD):
         sums[r] = 0
     for j in range(taps):
         weight = weights[j]
         for r in range(PER_THREAD):  # BLOCK apart, so that lanes read neighbours
             sums[r] += weight * tile[r * BLOCK + thread + j]
+    # store
     for r in range(PER_THREAD):
         i = start + r * BLOCK + thread
         if i < n:
@@ -75,6 +79,7 @@ def conv1d_halo(x: Array, w: Array, out: Array | None = None) -> Array:
         ValueError: `x` or `w` is not 1-D or not float32, `w` has no or too many elements, or
             `out` has another shape or dtype than `x`.
     """
+    # check
     for name, array in (("x", x), ("w", w)):
         if array.ndim != 1:
             raise ValueError(f"{name}: expected a 1-D array, found {array.ndim}-D")
@@ -89,6 +94,7 @@ def conv1d_halo(x: Array, w: Array, out: Array | None = None) -> Array:
     elif out.dtype != x.dtype:
         raise ValueError(f"out: expected the dtype of x, {x.dtype}, found {out.dtype}")
 
+    # launch
     if x.size:  # a grid has at least one block
         conv1d[blocks_for(x.size), BLOCK](x, w, out)
     return out

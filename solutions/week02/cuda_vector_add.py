@@ -23,6 +23,7 @@ def vector_add(a, b, out) -> None:
 
     Right for every 1-D launch, whether it has more threads than elements or fewer.
     """
+    # stride by the grid
     # the whole grid takes one step at a time, so at each step neighbours read neighbours
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
         out[i] = a[i] + b[i]
@@ -35,9 +36,11 @@ def broadcast_add(col, row, out) -> None:
 
     Right for every 2-D launch, whether either axis has more threads than elements or fewer.
     """
+    # who begins where
     # x is the axis that varies within a warp, so it must run along a row of out
     first_x, first_y = cuda.grid(2)
     step_x, step_y = cuda.gridsize(2)
+    # stride by the grid
     for y in range(first_y, out.shape[0], step_y):
         left = col[y, 0]  # one for the whole row
         for x in range(first_x, out.shape[1], step_x):
@@ -54,6 +57,7 @@ def cuda_vector_add(a: Array, b: Array, out: Array | None = None) -> Array:
     Raises:
         ValueError: `a` is not 1-D, or `b` or `out` has another shape or dtype than `a`.
     """
+    # check
     if a.ndim != 1:
         raise ValueError(f"a: expected a 1-D array, found {a.ndim}-D")
     if out is None:
@@ -64,6 +68,7 @@ def cuda_vector_add(a: Array, b: Array, out: Array | None = None) -> Array:
         if other.dtype != a.dtype:
             raise ValueError(f"{name}: expected the dtype of a, {a.dtype}, found {other.dtype}")
 
+    # launch
     vector_add[launch_shape(out)](a, b, out)
     return out
 

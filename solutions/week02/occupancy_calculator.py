@@ -19,10 +19,10 @@ class Limits:
     blocks: int  # places for blocks
     registers: int  # of 4 bytes, all partitions together
     partitions: int  # each with an equal share of the registers and its own warps
-    register_unit: int  # a warp gets a multiple of so many registers
+    register_unit: int  # a warp gets a multiple of this many registers
     smem_bytes: int  # of shared memory, for all resident blocks
     smem_block_bytes: int  # of shared memory, the most that one block may ask for
-    smem_unit: int  # a block gets a multiple of so many bytes
+    smem_unit: int  # a block gets a multiple of this many bytes
     smem_reserved: int  # bytes that each block takes on top of what it asks for
 
 
@@ -75,17 +75,22 @@ def occupancy(threads: int, regs_per_thread: int, smem_bytes: int, limits: Limit
     Raises:
         ValueError: an argument that no block may have; the message names it.
     """
+    # check
     if not 1 <= threads <= MAX_THREADS:
         raise ValueError(f"threads: expected 1 to {MAX_THREADS}, found {threads}")
     if not 1 <= regs_per_thread <= MAX_REGISTERS:
         raise ValueError(f"regs_per_thread: expected 1 to {MAX_REGISTERS}, found {regs_per_thread}")
     if not 0 <= smem_bytes <= limits.smem_block_bytes:
         raise ValueError(f"smem_bytes: expected 0 to {limits.smem_block_bytes}, found {smem_bytes}")
+    # warps of a block
     warps = -(-threads // WARP)
+    # warps of a partition
     of_a_warp = _rounded_up(regs_per_thread * WARP, limits.register_unit)
     # what is left of a partition is lost: no warp straddles two of them
     in_a_partition = limits.registers // limits.partitions // of_a_warp
+    # shared memory of a block
     of_a_block = _rounded_up(smem_bytes + limits.smem_reserved, limits.smem_unit)
+    # resource that allows the fewest
     allowed = {
         "warps": limits.warps // warps,
         "blocks": limits.blocks,
@@ -117,6 +122,7 @@ def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits:
         ValueError: no block size can be launched, the message names `smem_fn`; or
             `regs_per_thread` is out of range, then it names that.
     """
+    # search the block sizes
     found = {}
     for threads in range(WARP, MAX_THREADS + 1, WARP):
         smem_bytes = smem_fn(threads)

@@ -47,6 +47,7 @@ def block_sum_sequential(x, partial) -> None:
     thread = cuda.threadIdx.x
     i = 2 * cuda.blockIdx.x * cuda.blockDim.x + thread
 
+    # add while loading
     # half of the threads would have nothing to do but load: let each add its first pair
     total = np.float32(0)
     if i < x.size:
@@ -55,6 +56,7 @@ def block_sum_sequential(x, partial) -> None:
         total += x[i + cuda.blockDim.x]
     sums[thread] = total
 
+    # halve the threads
     # the threads at work are neighbours: whole warps retire, and lanes read neighbouring banks
     half = cuda.blockDim.x // 2
     while half > 0:
@@ -70,6 +72,7 @@ def block_sum_sequential(x, partial) -> None:
 @cuda.jit(device=True)
 def warp_sum(value):
     """Sum of `value` over the 32 lanes of a warp; lane 0 has it, the others have less."""
+    # shuffle
     for apart in (16, 8, 4, 2, 1):
         value += cuda.shfl_down_sync(FULL, value, apart)
     return value
@@ -87,6 +90,7 @@ def block_sum_warp(x, partial) -> None:
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
     i, step = cuda.grid(1), cuda.gridsize(1)
 
+    # sum in registers
     # four sums at a time, so that four loads are under way and no addition waits for another
     first = second = third = fourth = np.float32(0)
     while i + 3 * step < x.size:
@@ -99,6 +103,7 @@ def block_sum_warp(x, partial) -> None:
         first += x[i]
         i += step
 
+    # shuffle
     total = warp_sum((first + second) + (third + fourth))
     if lane == 0:
         warp_sums[warp] = total
@@ -129,6 +134,7 @@ def parallel_reduction(
         ValueError: `x` is not 1-D or not float32, `block` is not a power of two from MIN_BLOCK to
             MAX_BLOCK, or `out` or `partial` is too small.
     """
+    # check
     if x.ndim != 1:
         raise ValueError(f"x: expected a 1-D array, found {x.ndim}-D")
     if x.dtype != np.float32:
@@ -143,6 +149,7 @@ def parallel_reduction(
         if array.size < least:
             raise ValueError(f"{name}: expected at least {least} elements, found {array.size}")
 
+    # launch twice
     blocks = max(1, min(-(-x.size // (block * PER_THREAD)), MAX_BLOCKS))
     block_sum_warp[blocks, block](x, partial)
     block_sum_warp[1, block](partial[:blocks], out)

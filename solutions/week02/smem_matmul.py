@@ -34,15 +34,20 @@ def matmul(a, b, c) -> None:
     has_row, has_col = row < a.shape[0], col < b.shape[1]
 
     total = np.float32(0)
+    # load both tiles
     for start in range(0, depth, TILE):
         # lanes run along rows of both; what lies outside adds nothing to any sum
         a_tile[y, x] = a[row, start + x] if has_row and start + x < depth else np.float32(0)
         b_tile[y, x] = b[start + y, col] if has_col and start + y < depth else np.float32(0)
+        # wait for the block
         cuda.syncthreads()  # nobody multiplies before all have loaded
+        # multiply the tiles
         for k in range(TILE):
             total += a_tile[y, k] * b_tile[k, x]
+        # wait for the block
         cuda.syncthreads()  # nobody loads again before all have multiplied
 
+    # store
     if has_row and has_col:
         c[row, col] = total
 
@@ -58,6 +63,7 @@ def smem_matmul(a: Array, b: Array, out: Array | None = None) -> Array:
         ValueError: `a` or `b` is not 2-D or not float32, their inner sizes differ, or `out` has
             another shape or dtype than the product.
     """
+    # check
     for name, matrix in (("a", a), ("b", b)):
         if matrix.ndim != 2:
             raise ValueError(f"{name}: expected a 2-D array, found {matrix.ndim}-D")
@@ -73,6 +79,7 @@ def smem_matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     elif out.dtype != np.float32:
         raise ValueError(f"out: expected dtype float32, found {out.dtype}")
 
+    # launch
     if rows and cols:  # a grid has at least one block
         matmul[tiles(rows, cols), BLOCK](a, b, out)
     return out

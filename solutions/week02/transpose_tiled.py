@@ -42,10 +42,12 @@ def transpose(a, out) -> None:
     Launched with blocks of `BLOCK` threads on the grid `tiles(rows, cols)`: one tile a block,
     one barrier, and at most TILE // ROWS elements for each thread.
     """
+    # lay out the tile
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     rows, cols = a.shape
     lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
 
+    # rows into the tile
     # without a test for each element the four loads are under way together
     whole = (cuda.blockIdx.x + 1) * TILE <= cols and (cuda.blockIdx.y + 1) * TILE <= rows
 
@@ -56,9 +58,11 @@ def transpose(a, out) -> None:
         if whole or (row + step < rows and col < cols):
             tile[warp + step, lane] = a[row + step, col]
 
+    # wait for the block
     # outside of any guard: a thread beyond the edge here may be inside it below
     cuda.syncthreads()
 
+    # rows of the result
     # lanes run along a row of out, and down a column of the tile: the block's coordinates have
     # changed places, the thread's have not
     row = cuda.blockIdx.x * TILE + warp
@@ -75,9 +79,10 @@ def transpose_tiled(a: Array, out: Array | None = None) -> Array:
     It goes into `out` if that is given, and into a new C-contiguous array otherwise.
 
     Raises:
-        ValueError: `a` is not 2-D, or `out` has not the transposed shape, has another dtype or
-            shares memory with `a`.
+        ValueError: `a` is not 2-D, or `out` does not have the transposed shape, has another
+            dtype or shares memory with `a`.
     """
+    # check
     if a.ndim != 2:
         raise ValueError(f"a: expected a 2-D array, found {a.ndim}-D")
     rows, cols = a.shape
@@ -90,6 +95,7 @@ def transpose_tiled(a: Array, out: Array | None = None) -> Array:
     elif overlap(a, out):
         raise ValueError("out: expected memory of its own, found that it overlaps a")
 
+    # launch
     if a.size:  # a grid has at least one block
         transpose[tiles(rows, cols), BLOCK](a, out)
     return out

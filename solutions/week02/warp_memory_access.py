@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 LANES = 32
 SIZES = (1, 2, 4, 8, 16)  # bytes that one lane can access
 SECTOR = 32  # bytes
-BANKS, WORD = 32, 4  # of shared memory; a bank delivers one word of so many bytes in a pass
+BANKS, WORD = 32, 4  # of shared memory; a bank delivers one word of this many bytes in a pass
 PASS = BANKS * WORD  # bytes of lanes that one pass serves
 
 
@@ -34,7 +34,9 @@ def sectors(addr: Integers, size: int, active: Flags) -> Integers:
         ValueError: a size, shape or alignment that no warp can issue; the message names the
             argument.
     """
+    # check
     _check(addr, size, active)
+    # distinct values
     _, first = _sorted_distinct(np.where(active, addr // SECTOR, NOTHING))
     return first.sum(axis=1)
 
@@ -46,13 +48,17 @@ def smem_wavefronts(addr: Integers, size: int, active: Flags) -> Integers:
     A pass serves 128 bytes of lanes, and of each bank one word. Arguments and errors are those
     of `sectors`.
     """
+    # check
     _check(addr, size, active)
+    # words of each group
     words_of_lane = max(1, size // WORD)
     groups = max(1, size * LANES // PASS)
     words = addr[:, :, None] // WORD + np.arange(words_of_lane)
     words = np.where(active[:, :, None], words, NOTHING)
     words = words.reshape(len(addr) * groups, LANES // groups * words_of_lane)
+    # distinct values
     words, first = _sorted_distinct(words)
+    # busiest bank
     group = np.nonzero(first)[0]
     wanted = np.bincount(group * BANKS + words[first] % BANKS, minlength=len(words) * BANKS)
     passes = wanted.reshape(-1, BANKS).max(axis=1)
@@ -83,11 +89,13 @@ def cache_replay(
     Raises:
         ValueError: as for `sectors`, or `capacity_bytes` is less than a line.
     """
+    # check
     _check(addr, size, active)
     if capacity_bytes < line:
         raise ValueError(
             f"capacity_bytes: expected a line of {line} or more, found {capacity_bytes}"
         )
+    # oldest line out
     held: OrderedDict[int, set[int]] = OrderedDict()  # line to its sectors, the oldest line first
     hits = misses = 0
     for lanes, on in zip(addr, active, strict=True):
@@ -97,6 +105,7 @@ def cache_replay(
             held.move_to_end(number)
             if len(held) > capacity_bytes // line:
                 held.popitem(last=False)
+            # hit or miss
             if wanted in held[number]:
                 hits += 1
             else:
@@ -107,6 +116,7 @@ def cache_replay(
 
 def _sorted_distinct(values: Integers) -> tuple[Integers, Flags]:
     """Sort each row, and mark the first of each of its values but `NOTHING`."""
+    # distinct values
     ordered = np.sort(values)
     first = ordered != NOTHING
     first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
@@ -114,6 +124,7 @@ def _sorted_distinct(values: Integers) -> tuple[Integers, Flags]:
 
 
 def _check(addr: Integers, size: int, active: Flags) -> None:
+    # check
     if size not in SIZES:
         raise ValueError(f"size: expected one of {SIZES}, found {size}")
     if addr.ndim != 2 or addr.shape[1] != LANES:

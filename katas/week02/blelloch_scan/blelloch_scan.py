@@ -84,6 +84,6 @@ def blelloch_scan(
         ValueError: `x` is not 1-D or not uint32, `op` is unknown, `out` has another shape or dtype
             than `x`, `scratch` is too small, or `block` is not a power of two up to BLOCK.
     """
-    # TODO(kata): write the kernels, which call `combine`, and device functions of your own; then
-    # check, allocate, launch (about 95 lines with helpers)
+    # TODO(kata): check, load and combine in registers, up-sweep, down-sweep, scan from each leaf,
+    # launch level by level (about 95 lines with helpers)
     raise NotImplementedError

@@ -28,7 +28,8 @@ def conv1d(x, w, out) -> None:
     float32, 1-D, K = w.size from 1 to MAX_TAPS; `out` is as long as `x`. Launched with blocks of
     `BLOCK` threads on `blocks_for(x.size)`: block b has the outputs from b * OUTPUTS.
     """
-    raise NotImplementedError  # TODO(kata): load, halo included; wait; sum; store (about 30 lines)
+    # TODO(kata): load tile and halo, wait for the block, sum in registers, store (about 30 lines)
+    raise NotImplementedError
 
 
 def conv1d_halo(x: Array, w: Array, out: Array | None = None) -> Array:
@@ -42,7 +43,7 @@ def conv1d_halo(x: Array, w: Array, out: Array | None = None) -> Array:
         ValueError: `x` or `w` is not 1-D or not float32, `w` has no or too many elements, or
             `out` has another shape or dtype than `x`.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)
 
 
 def window_sum(x: Array, k: int) -> Array:

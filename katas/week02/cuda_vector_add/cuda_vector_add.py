@@ -23,7 +23,7 @@ def vector_add(a, b, out) -> None:
 
     Right for every 1-D launch, whether it has more threads than elements or fewer.
     """
-    raise NotImplementedError  # TODO(kata): (2 lines)
+    raise NotImplementedError  # TODO(kata): stride by the grid (2 lines)
 
 
 @cuda.jit
@@ -33,7 +33,7 @@ def broadcast_add(col, row, out) -> None:
 
     Right for every 2-D launch, whether either axis has more threads than elements or fewer.
     """
-    raise NotImplementedError  # TODO(kata): (about 6 lines)
+    raise NotImplementedError  # TODO(kata): who begins where, stride by the grid (about 6 lines)
 
 
 def cuda_vector_add(a: Array, b: Array, out: Array | None = None) -> Array:
@@ -46,7 +46,7 @@ def cuda_vector_add(a: Array, b: Array, out: Array | None = None) -> Array:
     Raises:
         ValueError: `a` is not 1-D, or `b` or `out` has another shape or dtype than `a`.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 10 lines)
 
 
 def achieved_bandwidth(n: int, itemsize: int, seconds: float) -> float:

@@ -19,10 +19,10 @@ class Limits:
     blocks: int  # places for blocks
     registers: int  # of 4 bytes, all partitions together
     partitions: int  # each with an equal share of the registers and its own warps
-    register_unit: int  # a warp gets a multiple of so many registers
+    register_unit: int  # a warp gets a multiple of this many registers
     smem_bytes: int  # of shared memory, for all resident blocks
     smem_block_bytes: int  # of shared memory, the most that one block may ask for
-    smem_unit: int  # a block gets a multiple of so many bytes
+    smem_unit: int  # a block gets a multiple of this many bytes
     smem_reserved: int  # bytes that each block takes on top of what it asks for
 
 
@@ -75,7 +75,8 @@ def occupancy(threads: int, regs_per_thread: int, smem_bytes: int, limits: Limit
     Raises:
         ValueError: an argument that no block may have; the message names it.
     """
-    # TODO(kata): blocks by each resource, the fewest (about 25 lines with helpers)
+    # TODO(kata): check, warps of a block, warps of a partition, shared memory of a block, resource
+    # that allows the fewest (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -93,4 +94,4 @@ def best_block_size(regs_per_thread: int, smem_fn: Callable[[int], int], limits:
         ValueError: no block size can be launched, the message names `smem_fn`; or
             `regs_per_thread` is out of range, then it names that.
     """
-    raise NotImplementedError  # TODO(kata): (about 9 lines)
+    raise NotImplementedError  # TODO(kata): search the block sizes (about 9 lines)

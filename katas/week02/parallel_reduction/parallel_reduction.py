@@ -43,7 +43,7 @@ def block_sum_sequential(x, partial) -> None:
     float32, in shared memory. Launched with a power of two of threads, MIN_BLOCK to MAX_BLOCK, on
     a grid that covers `x`; block b has the elements from 2 * b * blockDim.x, and partial[b].
     """
-    raise NotImplementedError  # TODO(kata): first pair, then halve the threads (about 20 lines)
+    raise NotImplementedError  # TODO(kata): add while loading, halve the threads (about 20 lines)
 
 
 @cuda.jit
@@ -54,8 +54,7 @@ def block_sum_warp(x, partial) -> None:
     float32. Launched with a power of two of threads, MIN_BLOCK to MAX_BLOCK, on any 1-D grid.
     Lanes exchange registers; one barrier, and one element of shared memory for each warp.
     """
-    # TODO(kata): registers, shuffles, one barrier (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): sum in registers, shuffle (about 25 lines with helpers)
 
 
 def parallel_reduction(
@@ -77,4 +76,4 @@ def parallel_reduction(
         ValueError: `x` is not 1-D or not float32, `block` is not a power of two from MIN_BLOCK to
             MAX_BLOCK, or `out` or `partial` is too small.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, two passes (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch twice (about 15 lines)

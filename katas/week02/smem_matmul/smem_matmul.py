@@ -26,7 +26,8 @@ def matmul(a, b, c) -> None:
     float32, any strides. Launched with blocks of `BLOCK` threads on the grid `tiles(m, n)`: one
     tile of `c` a block, one element a thread.
     """
-    raise NotImplementedError  # TODO(kata): load, wait, multiply, wait; store (about 15 lines)
+    # TODO(kata): load both tiles, wait for the block, multiply the tiles, store (about 15 lines)
+    raise NotImplementedError
 
 
 def smem_matmul(a: Array, b: Array, out: Array | None = None) -> Array:
@@ -40,4 +41,4 @@ def smem_matmul(a: Array, b: Array, out: Array | None = None) -> Array:
         ValueError: `a` or `b` is not 2-D or not float32, their inner sizes differ, or `out` has
             another shape or dtype than the product.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)

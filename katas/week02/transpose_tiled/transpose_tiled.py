@@ -39,7 +39,8 @@ def transpose(a, out) -> None:
     Launched with blocks of `BLOCK` threads on the grid `tiles(rows, cols)`: one tile a block,
     one barrier, and at most TILE // ROWS elements for each thread.
     """
-    # TODO(kata): rows into the tile, rows out of it (about 15 lines with helpers)
+    # TODO(kata): lay out the tile, rows into the tile, wait for the block, rows of the result
+    # (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -50,7 +51,7 @@ def transpose_tiled(a: Array, out: Array | None = None) -> Array:
     It goes into `out` if that is given, and into a new C-contiguous array otherwise.
 
     Raises:
-        ValueError: `a` is not 2-D, or `out` has not the transposed shape, has another dtype or
-            shares memory with `a`.
+        ValueError: `a` is not 2-D, or `out` does not have the transposed shape, has another
+            dtype or shares memory with `a`.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)

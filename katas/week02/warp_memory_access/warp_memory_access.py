@@ -14,7 +14,7 @@ Flags = npt.NDArray[np.bool_]
 LANES = 32
 SIZES = (1, 2, 4, 8, 16)  # bytes that one lane can access
 SECTOR = 32  # bytes
-BANKS, WORD = 32, 4  # of shared memory; a bank delivers one word of so many bytes in a pass
+BANKS, WORD = 32, 4  # of shared memory; a bank delivers one word of this many bytes in a pass
 PASS = BANKS * WORD  # bytes of lanes that one pass serves
 
 
@@ -31,7 +31,7 @@ def sectors(addr: Integers, size: int, active: Flags) -> Integers:
         ValueError: a size, shape or alignment that no warp can issue; the message names the
             argument.
     """
-    raise NotImplementedError  # TODO(kata): sort lanes, count changes (about 20 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, distinct values (about 20 lines with helpers)
 
 
 def smem_wavefronts(addr: Integers, size: int, active: Flags) -> Integers:
@@ -41,7 +41,8 @@ def smem_wavefronts(addr: Integers, size: int, active: Flags) -> Integers:
     A pass serves 128 bytes of lanes, and of each bank one word. Arguments and errors are those
     of `sectors`.
     """
-    raise NotImplementedError  # TODO(kata): different words of each bank, by group (about 10 lines)
+    # TODO(kata): check, distinct values, words of each group, busiest bank (about 10 lines)
+    raise NotImplementedError
 
 
 def cache_replay(
@@ -68,4 +69,4 @@ def cache_replay(
     Raises:
         ValueError: as for `sectors`, or `capacity_bytes` is less than a line.
     """
-    raise NotImplementedError  # TODO(kata): (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check, oldest line out, hit or miss (about 20 lines)
