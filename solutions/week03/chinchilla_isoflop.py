@@ -78,25 +78,30 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
         ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
             than 3 different sizes, or fewer than 2 budgets are left.
     """
+    # check
     budgets: dict[float, list[Run]] = defaultdict(list)
     for run in runs:
         for name, value in run._asdict().items():
             if not 0 < value < math.inf:
                 raise ValueError(f"{name}: expected finite and above 0, found {value} in {run}")
         budgets[run.flops].append(run)
+    # minimum of each budget
     optima = {flops: _minimum(group) for flops, group in budgets.items()}
     usable = {flops: params for flops, params in optima.items() if params is not None}
     if len(usable) < 2:
         expected = "at least 2 budgets with a minimum among their sizes"
         raise ValueError(f"budgets: expected {expected}, found {len(usable)} of {len(optima)}")
+    # line through the minima
     exponent, intercept = np.polyfit(np.log(list(usable)), np.log(list(usable.values())), 1)
     return PowerLaw(exponent=float(exponent), coefficient=math.exp(intercept))
 
 
 def _minimum(group: Sequence[Run]) -> float | None:
     """Return where the parabola over log N has its minimum; None if not among the sizes tried."""
+    # check
     if len({run.params for run in group}) < 3:
         raise ValueError(f"sizes: expected 3 for each budget, found fewer at {group[0].flops:g}")
+    # minimum of each budget
     sizes = np.log([run.params for run in group])
     middle = sizes.mean()  # near 0 the three coefficients are told apart best
     curvature, slope, _ = np.polyfit(sizes - middle, [run.loss for run in group], 2)
@@ -119,12 +124,15 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """
+    # sweep small budgets
     sweeps: list[list[Run]] = []
     per_root = 120**-0.5  # at 20 tokens per parameter, until the runs know better
     for flops in (share * target_flops for share in (SHARES[0], *SHARES)):
         centre = per_root * math.sqrt(flops)
         sizes = np.geomspace(centre / SPREAD, centre * SPREAD, SIZES).tolist()
         sweeps.append([Run(flops, params, train(params, flops / (6 * params))) for params in sizes])
+        # aim the next sweep
         per_root = _minimum(sweeps[-1]) / math.sqrt(flops)
+    # line through the minima
     # a loss is a parabola only near its minimum, which the first sweep has merely found
     return isoflop_fit(chain(*sweeps[1:])).at(target_flops)

@@ -38,6 +38,7 @@ def kv_bytes_per_token(cfg: CacheConfig, dtype: str) -> int:
     Raises:
         ValueError: `kind` or `dtype` is unknown; the message names what it was given.
     """
+    # bytes of a token in a layer
     return cfg.layers * _layer_bytes(cfg, dtype)
 
 
@@ -49,8 +50,10 @@ def kv_cache_bytes(cfg: CacheConfig, batch: int, seq: int, dtype: str) -> int:
         ValueError: `batch` or `seq` is negative (the message names which), or what
             `kv_bytes_per_token` refuses.
     """
+    # check
     for name, value in (("batch", batch), ("seq", seq)):
         _check_at_least(0, name, value)
+    # tokens that a layer holds
     held = (seq if window is None else min(seq, window) for window in _layer_windows(cfg))
     return batch * sum(held) * _layer_bytes(cfg, dtype)
 
@@ -62,8 +65,10 @@ def max_batch(cfg: CacheConfig, seq: int, dtype: str, free_bytes: int) -> int:
     Raises:
         ValueError: `free_bytes` is negative, `seq` is below 1, or what `kv_cache_bytes` refuses.
     """
+    # check
     _check_at_least(0, "free_bytes", free_bytes)
     _check_at_least(1, "seq", seq)
+    # sequences that fit
     return free_bytes // kv_cache_bytes(cfg, 1, seq, dtype)
 
 
@@ -76,8 +81,10 @@ def max_context(cfg: CacheConfig, batch: int, dtype: str, free_bytes: int) -> in
     Raises:
         ValueError: `free_bytes` is negative, `batch` is below 1, or what `kv_cache_bytes` refuses.
     """
+    # check
     _check_at_least(0, "free_bytes", free_bytes)
     _check_at_least(1, "batch", batch)
+    # longest that fits
     # the bytes never fall as the sequence grows, so the lengths are sorted by them
     lengths = range(1, cfg.max_seq + 1)
     return bisect_right(lengths, free_bytes, key=lambda seq: kv_cache_bytes(cfg, batch, seq, dtype))
@@ -85,8 +92,10 @@ def max_context(cfg: CacheConfig, batch: int, dtype: str, free_bytes: int) -> in
 
 def _layer_bytes(cfg: CacheConfig, dtype: str) -> int:
     """Bytes of one token in one layer."""
+    # check
     if dtype not in ITEMSIZE:
         raise ValueError(f"dtype: expected one of {', '.join(ITEMSIZE)}, found {dtype!r}")
+    # bytes of a token in a layer
     if cfg.kind == "mla":
         return (cfg.d_c + cfg.d_rope) * ITEMSIZE[dtype]
     if cfg.kind == "gqa":
@@ -95,6 +104,7 @@ def _layer_bytes(cfg: CacheConfig, dtype: str) -> int:
 
 
 def _layer_windows(cfg: CacheConfig) -> list[int | None]:
+    # tokens that a layer holds
     return [cfg.windows[layer % len(cfg.windows)] for layer in range(cfg.layers)]
 
 

@@ -60,6 +60,7 @@ class KVCache:
             ValueError: the shape of `k` does not fit the buffers, `v` is not shaped like `k`, or
                 the tokens do not fit below `max_len`. Nothing has been written then.
         """
+        # check
         batch, kv_heads, max_len, d = self.k.shape
         tokens = k.shape[2]
         if k.shape != (batch, kv_heads, tokens, d):
@@ -70,6 +71,7 @@ class KVCache:
         length = self.length + tokens
         if length > max_len:
             raise ValueError(f"expected at most max_len = {max_len} tokens, found {length}.")
+        # write the free slots
         self.k[:, :, self.length : length] = k
         self.v[:, :, self.length : length] = v
         self.length = length
@@ -92,22 +94,28 @@ def attend(
         ValueError: `q` does not fit `k` in batch, tokens or d, or its heads are not a multiple of
             the K/V heads; what `KVCache.append` refuses. The cache is then as it was.
     """
+    # check
     batch, q_heads, tokens, d = q.shape
     kv_heads = k.shape[1]
     if (batch, tokens, d) != (k.shape[0], *k.shape[2:]) or q_heads % kv_heads:
         expected = f"[{k.shape[0]}, a multiple of {kv_heads}, {k.shape[2]}, {k.shape[3]}]"
         raise ValueError(f"q: expected {expected}, found {list(q.shape)}.")
+    # write the free slots
     keys, values = cache.append(k, v)
+    # group the query heads
     # the query heads that share a K/V head are rows of one product: no key is repeated
     group = q_heads // kv_heads
     rows = q.reshape(batch, kv_heads, group * tokens, d)
+    # hide the future
     mask = None if tokens == 1 else _visible(tokens, keys.shape[2], q.device).repeat(group, 1)
+    # attend
     out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
     return out.reshape(batch, q_heads, tokens, d)
 
 
 def _visible(tokens: int, length: int, device: torch.device) -> Tensor:
     """Which of `length` keys each of the last `tokens` queries may see: [tokens, length] bool."""
+    # hide the future
     past = length - tokens
     newest = past + torch.arange(tokens, device=device)
     return torch.arange(length, device=device) <= newest[:, None]

@@ -51,8 +51,10 @@ def dense_peak(chip: Chip) -> float:
     Raises:
         ValueError: `printed_flops_per_s` is not above 0; the message names it.
     """
+    # check
     if chip.printed_flops_per_s <= 0:
         raise ValueError(f"printed_flops_per_s: expected above 0, found {chip.printed_flops_per_s}")
+    # dense peak
     return chip.printed_flops_per_s / (2 if chip.with_sparsity else 1)
 
 
@@ -73,12 +75,13 @@ def mfu(
         n_chips: Chips that it runs on.
         chip: What each can do.
         seq: Tokens of a sequence.
-        attention: Count the products of queries, keys and values beside those of the weights.
+        attention: Count the products of queries, keys and values as well as those of the weights.
 
     Raises:
         ValueError: the result is above 1, `n_chips` is below 1, `tokens_per_s` is negative, or
             what `dense_peak` refuses.
     """
+    # FLOPs per token
     per_token = 3 * (_weights_forward(cfg) + (_attention_forward(cfg, seq) if attention else 0))
     return _utilisation(per_token, tokens_per_s, n_chips, chip)
 
@@ -106,7 +109,9 @@ def hfu(
     Raises:
         ValueError: unknown `recompute` (the message names it), or what `mfu` refuses.
     """
+    # FLOPs per token
     weights, pairs = _weights_forward(cfg), _attention_forward(cfg, seq)
+    # what is recomputed
     again = {"none": 0.0, "selective": pairs, "full": weights + pairs}
     if recompute not in again:
         raise ValueError(f"recompute: expected one of {', '.join(RECOMPUTE)}, found {recompute!r}")
@@ -130,6 +135,7 @@ def mfu_from_steps(
         ValueError: no step is left or `warmup` is negative (the message names `warmup`), a step
             that is left does not take above 0 seconds (`step_times_s`), or what `mfu` refuses.
     """
+    # steady steps
     steady = step_times_s[warmup:]
     if warmup < 0 or not steady:
         raise ValueError(f"warmup: expected 0 to {len(step_times_s) - 1} steps, found {warmup}")
@@ -149,10 +155,12 @@ def _attention_forward(cfg: ModelConfig, seq: int) -> float:
 
 
 def _utilisation(flops_per_token: float, tokens_per_s: float, n_chips: int, chip: Chip) -> float:
+    # check
     if n_chips < 1:
         raise ValueError(f"n_chips: expected 1 or more, found {n_chips}")
     if tokens_per_s < 0:
         raise ValueError(f"tokens_per_s: expected 0 or more, found {tokens_per_s}")
+    # share of the peak
     share = flops_per_token * tokens_per_s / (n_chips * dense_peak(chip))
     if share > 1:
         raise ValueError(f"peak or throughput wrong: expected at most 1, found {share:.2f}")

@@ -38,11 +38,14 @@ def rope_table(
     Raises:
         ValueError: `d` is odd or below 2.
     """
+    # check
     if d < 2 or d % 2:
         raise ValueError(f"d: expected an even number of channels, found {d}.")
+    # angles
     # float32 has 24 bits: at position 131071, 17 of them are spent on whole radians
     pair = torch.arange(d // 2, dtype=torch.float64, device=positions.device)
     angles = positions[:, None] * base ** (-2 * pair / d)  # [s, d / 2] float64
+    # cos and sin
     return angles.cos().float(), angles.sin().float()
 
 
@@ -62,6 +65,7 @@ def apply_rope(
     Raises:
         ValueError: `layout` is neither, `cos` is not [s, d / 2], `sin` is not shaped like `cos`.
     """
+    # check
     if layout not in LAYOUTS:
         raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, found {layout!r}.")
     if cos.dim() != 2 or (cos.shape[0], 2 * cos.shape[1]) != x.shape[2:]:
@@ -69,11 +73,13 @@ def apply_rope(
         raise ValueError(f"cos: expected {expected}, found {list(cos.shape)}.")
     if sin.shape != cos.shape:
         raise ValueError(f"sin: expected {list(cos.shape)} like cos, found {list(sin.shape)}.")
+    # pairs
     half = x.shape[-1] // 2
     if layout == "half":
         first, second = x[..., :half], x[..., half:]
     else:
         first, second = x[..., ::2], x[..., 1::2]
+    # rotate
     # the table is float32, so 16-bit channels are turned in float32 and rounded once
     turned = (
         (first * cos - second * sin).to(x.dtype),

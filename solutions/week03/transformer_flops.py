@@ -40,6 +40,7 @@ class Flops:
 
 def matmul_params(cfg: ModelConfig) -> int:
     """Weights that every token is multiplied with: the N for which 2N and 6N are true."""
+    # weights that multiply
     return _layer_params(cfg) + _head_params(cfg)
 
 
@@ -58,14 +59,17 @@ def forward_flops(cfg: ModelConfig, batch: int, q_len: int, kv_len: int, causal:
         ValueError: `q_len` is below 1 or above `kv_len`, or the model is an encoder and `q_len`
             is not `kv_len` or `causal` is set; the message names the argument.
     """
+    # check
     if not 1 <= q_len <= kv_len:
         raise ValueError(f"q_len: expected 1 to kv_len = {kv_len}, found {q_len}")
     if cfg.encoder and q_len != kv_len:
         raise ValueError(f"q_len: expected kv_len = {kv_len} for an encoder, found {q_len}")
     _check_causal(cfg, causal)
+    # pairs of query and key
     pairs = q_len * kv_len
     if causal:
         pairs -= q_len * (q_len - 1) // 2  # the last query sees all keys, each one before 1 fewer
+    # FLOPs by part
     tokens = batch * q_len
     return Flops(
         linear=2 * tokens * _layer_params(cfg),
@@ -84,8 +88,10 @@ def train_flops(cfg: ModelConfig, tokens: int, seq: int) -> int:
     Raises:
         ValueError: `tokens` is not a multiple of `seq`; the message names `tokens`.
     """
+    # check
     if tokens % seq:
         raise ValueError(f"tokens: expected a multiple of seq = {seq}, found {tokens}")
+    # forward and backward
     forward = forward_flops(cfg, tokens // seq, seq, seq, causal=not cfg.encoder)
     return 3 * forward.total  # each product has two gradients, each a product of the same size
 
@@ -97,13 +103,16 @@ def attention_crossover(cfg: ModelConfig, causal: bool) -> float:
     Raises:
         ValueError: `causal` is set for an encoder; the message names it.
     """
+    # check
     _check_causal(cfg, causal)
+    # solve for the length
     # per token: 4 L d S = 2 N; causal queries see (S + 1) / 2 keys on average
     length = matmul_params(cfg) / (2 * cfg.layers * cfg.d)
     return 2 * length - 1 if causal else length
 
 
 def _layer_params(cfg: ModelConfig) -> int:
+    # weights that multiply
     d_kv = cfg.d // cfg.heads * cfg.kv_heads
     mlp = (2 + cfg.gated) * cfg.d * cfg.d_ff
     return cfg.layers * (2 * cfg.d * cfg.d + 2 * cfg.d * d_kv + mlp)

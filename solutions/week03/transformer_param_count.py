@@ -61,11 +61,15 @@ def param_count(cfg: ModelConfig) -> Breakdown:
         ValueError: unknown `family`, `heads` does not divide `d`, or `kv_heads` does not divide
             `heads`; the message names the family, or the field.
     """
+    # check
     _check(cfg)
+    # attention and MLP
     d, d_kv = cfg.d, cfg.d // cfg.heads * cfg.kv_heads
     attention = 2 * _linear(cfg, d, d) + 2 * _linear(cfg, d, d_kv)  # q and o, k and v
     mlp = (1 + cfg.gated) * _linear(cfg, d, cfg.d_ff) + _linear(cfg, cfg.d_ff, d)
+    # norms
     norms = 2 * cfg.layers + (2 if cfg.family == "vit" else 1)
+    # add up the parts
     return Breakdown(
         embedding=_embedding_rows(cfg) * d,
         position=0 if cfg.family == "llama" else cfg.max_pos * d,  # rotations have no weights
@@ -84,8 +88,10 @@ def weight_bytes(cfg: ModelConfig, dtype: str) -> int:
         ValueError: `dtype` is not in `ITEMSIZE` (the message names it), or `cfg` is refused by
             the count.
     """
+    # check
     if dtype not in ITEMSIZE:
         raise ValueError(f"dtype: expected one of {', '.join(ITEMSIZE)}, found {dtype!r}")
+    # add up the parts
     return param_count(cfg).total * ITEMSIZE[dtype]
 
 
@@ -95,12 +101,14 @@ def _linear(cfg: ModelConfig, n_in: int, n_out: int) -> int:
 
 def _embedding_rows(cfg: ModelConfig) -> int:
     """Count the vectors of width d that turn the input into channels."""
+    # embeddings
     if cfg.family == "vit":
         return 3 * cfg.patch**2 + 1  # the patch projection, and the class token
     return cfg.vocab + (cfg.type_vocab if cfg.family == "bert" else 0)
 
 
 def _head(cfg: ModelConfig) -> int:
+    # head
     if cfg.family == "bert" and cfg.pooler:
         return _linear(cfg, cfg.d, cfg.d)
     is_decoder = cfg.family in ("gpt2", "llama")
@@ -108,6 +116,7 @@ def _head(cfg: ModelConfig) -> int:
 
 
 def _check(cfg: ModelConfig) -> None:
+    # check
     if cfg.family not in FAMILIES:
         raise ValueError(f"family: expected one of {', '.join(FAMILIES)}, found {cfg.family!r}")
     if cfg.heads < 1 or cfg.d % cfg.heads:

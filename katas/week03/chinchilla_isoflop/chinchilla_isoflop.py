@@ -59,7 +59,7 @@ def optimal_nd(flops: float, law: Law) -> tuple[float, float]:
 
     The closed form of Hoffmann et al. 2022, equation 4.
     """
-    raise NotImplementedError  # TODO(kata): differentiate along C = 6ND (about 4 lines)
+    raise NotImplementedError  # TODO(kata): closed form (about 4 lines)
 
 
 def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
@@ -73,7 +73,8 @@ def isoflop_fit(runs: Iterable[Run]) -> PowerLaw:
         ValueError: flops, params or loss of a run is not finite and above 0, a budget has fewer
             than 3 different sizes, or fewer than 2 budgets are left.
     """
-    # TODO(kata): check, a minimum for each budget, a line (about 25 lines with helpers)
+    # TODO(kata): check, minimum of each budget, line through the minima (about 25 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -86,5 +87,6 @@ def plan_and_predict(train: Train, target_flops: float) -> float:
             them, and returns its loss, a little noisy. Refuses sizes that no law covers.
         target_flops: The budget of the model that will be trained in the end.
     """
-    # TODO(kata): sweep small budgets, fit, predict (about 10 lines with helpers)
+    # TODO(kata): line through the minima, sweep small budgets, aim the next sweep (about 10 lines
+    # with helpers)
     raise NotImplementedError

@@ -1,6 +1,6 @@
 """Kata week03/kv_cache_bytes: what the past of a sequence weighs, and how many users fit.
 
-MHA, GQA, MQA, MLA and sliding windows; then the same formula turned round.
+MHA, GQA, MQA, MLA and sliding windows; then the same formula inverted.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,8 @@ def kv_bytes_per_token(cfg: CacheConfig, dtype: str) -> int:
     Raises:
         ValueError: `kind` or `dtype` is unknown; the message names what it was given.
     """
-    raise NotImplementedError  # TODO(kata): (about 9 lines with helpers)
+    # TODO(kata): check, bytes of a token in a layer (about 9 lines with helpers)
+    raise NotImplementedError
 
 
 def kv_cache_bytes(cfg: CacheConfig, batch: int, seq: int, dtype: str) -> int:
@@ -52,7 +53,7 @@ def kv_cache_bytes(cfg: CacheConfig, batch: int, seq: int, dtype: str) -> int:
         ValueError: `batch` or `seq` is negative (the message names which), or what
             `kv_bytes_per_token` refuses.
     """
-    # TODO(kata): each layer holds what it can see (about 9 lines with helpers)
+    # TODO(kata): check, tokens that a layer holds (about 9 lines with helpers)
     raise NotImplementedError
 
 
@@ -63,7 +64,7 @@ def max_batch(cfg: CacheConfig, seq: int, dtype: str, free_bytes: int) -> int:
     Raises:
         ValueError: `free_bytes` is negative, `seq` is below 1, or what `kv_cache_bytes` refuses.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, sequences that fit (3 lines)
 
 
 def max_context(cfg: CacheConfig, batch: int, dtype: str, free_bytes: int) -> int:
@@ -75,4 +76,4 @@ def max_context(cfg: CacheConfig, batch: int, dtype: str, free_bytes: int) -> in
     Raises:
         ValueError: `free_bytes` is negative, `batch` is below 1, or what `kv_cache_bytes` refuses.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, longest that fits (about 4 lines)

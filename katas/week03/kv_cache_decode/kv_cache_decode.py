@@ -48,7 +48,7 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> "KVCache":
         """Return an empty cache with room for `max_len` tokens."""
-        raise NotImplementedError  # TODO(kata): two uninitialised buffers (1 line)
+        raise NotImplementedError  # TODO(kata): allocate (1 line)
 
     def append(
         self, k: Float[Tensor, "b h_kv t d"], v: Float[Tensor, "b h_kv t d"]
@@ -60,7 +60,7 @@ class KVCache:
             ValueError: the shape of `k` does not fit the buffers, `v` is not shaped like `k`, or
                 the tokens do not fit below `max_len`. Nothing has been written then.
         """
-        raise NotImplementedError  # TODO(kata): check, write the free slots, slice (about 15 lines)
+        raise NotImplementedError  # TODO(kata): check, write the free slots (about 15 lines)
 
 
 def attend(
@@ -79,7 +79,8 @@ def attend(
         ValueError: `q` does not fit `k` in batch, tokens or d, or its heads are not a multiple of
             the K/V heads; what `KVCache.append` refuses. The cache is then as it was.
     """
-    # TODO(kata): check, append, mask, attend (about 15 lines with helpers)
+    # TODO(kata): check, write the free slots, group the query heads, hide the future, attend (about
+    # 15 lines with helpers)
     raise NotImplementedError
 
 

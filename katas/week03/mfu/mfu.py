@@ -1,4 +1,4 @@
-"""Kata week03/mfu: which share of the peak a training run puts to use.
+"""Kata week03/mfu: what share of the peak a training run puts to use.
 
 MFU and HFU with their conventions fixed, so that two runs can be compared.
 """
@@ -54,7 +54,7 @@ def dense_peak(chip: Chip) -> float:
     Raises:
         ValueError: `printed_flops_per_s` is not above 0; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, dense peak (3 lines)
 
 
 def mfu(
@@ -74,13 +74,13 @@ def mfu(
         n_chips: Chips that it runs on.
         chip: What each can do.
         seq: Tokens of a sequence.
-        attention: Count the products of queries, keys and values beside those of the weights.
+        attention: Count the products of queries, keys and values as well as those of the weights.
 
     Raises:
         ValueError: the result is above 1, `n_chips` is below 1, `tokens_per_s` is negative, or
             what `dense_peak` refuses.
     """
-    # TODO(kata): FLOPs used over FLOPs available (about 15 lines with helpers)
+    # TODO(kata): check, FLOPs per token, share of the peak (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -107,7 +107,7 @@ def hfu(
     Raises:
         ValueError: unknown `recompute` (the message names it), or what `mfu` refuses.
     """
-    raise NotImplementedError  # TODO(kata): what is computed a second time on top (about 6 lines)
+    raise NotImplementedError  # TODO(kata): FLOPs per token, what is recomputed (about 6 lines)
 
 
 def mfu_from_steps(
@@ -126,4 +126,4 @@ def mfu_from_steps(
         ValueError: no step is left or `warmup` is negative (the message names `warmup`), a step
             that is left does not take above 0 seconds (`step_times_s`), or what `mfu` refuses.
     """
-    raise NotImplementedError  # TODO(kata): (about 6 lines)
+    raise NotImplementedError  # TODO(kata): steady steps (about 6 lines)

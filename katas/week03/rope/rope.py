@@ -38,7 +38,7 @@ def rope_table(
     Raises:
         ValueError: `d` is odd or below 2.
     """
-    raise NotImplementedError  # TODO(kata): check, theta, angles, cos and sin (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, angles, cos and sin (about 5 lines)
 
 
 def apply_rope(
@@ -57,7 +57,7 @@ def apply_rope(
     Raises:
         ValueError: `layout` is neither, `cos` is not [s, d / 2], `sin` is not shaped like `cos`.
     """
-    raise NotImplementedError  # TODO(kata): check, then rotate the pairs (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, pairs, rotate (about 15 lines)
 
 
 def rope(

@@ -169,7 +169,7 @@ def test_nothing_is_allocated(kata, oracle, cost, host_memory):
     cfg = config(kata, oracle.LLAMA2_7B)
     with host_memory() as held:
         found = kata.forward_flops(cfg, batch=1, q_len=1024, kv_len=1024, causal=True)
-    assert found.attention == 4 * 32 * 4096 * 524_800, "of 1024 · 1025 / 2 pairs"
+    assert found.attention == 4 * 32 * 4096 * 524_800, "1024 · 1025 / 2 pairs"
     cost.check("peak_memory", held.peak_bytes)
 
 

@@ -43,7 +43,7 @@ class Flops:
 
 def matmul_params(cfg: ModelConfig) -> int:
     """Weights that every token is multiplied with: the N for which 2N and 6N are true."""
-    raise NotImplementedError  # TODO(kata): (about 7 lines with helpers)
+    raise NotImplementedError  # TODO(kata): weights that multiply (about 7 lines with helpers)
 
 
 def forward_flops(cfg: ModelConfig, batch: int, q_len: int, kv_len: int, causal: bool) -> Flops:
@@ -61,7 +61,7 @@ def forward_flops(cfg: ModelConfig, batch: int, q_len: int, kv_len: int, causal:
         ValueError: `q_len` is below 1 or above `kv_len`, or the model is an encoder and `q_len`
             is not `kv_len` or `causal` is set; the message names the argument.
     """
-    # TODO(kata): check, count pairs, multiply (about 15 lines with helpers)
+    # TODO(kata): check, pairs of query and key, FLOPs by part (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ def train_flops(cfg: ModelConfig, tokens: int, seq: int) -> int:
     Raises:
         ValueError: `tokens` is not a multiple of `seq`; the message names `tokens`.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, forward and backward (about 4 lines)
 
 
 def attention_crossover(cfg: ModelConfig, causal: bool) -> float:
@@ -84,4 +84,4 @@ def attention_crossover(cfg: ModelConfig, causal: bool) -> float:
     Raises:
         ValueError: `causal` is set for an encoder; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): solve for the length (3 lines)
+    raise NotImplementedError  # TODO(kata): check, solve for the length (3 lines)

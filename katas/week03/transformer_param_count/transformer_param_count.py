@@ -64,7 +64,8 @@ def param_count(cfg: ModelConfig) -> Breakdown:
         ValueError: unknown `family`, `heads` does not divide `d`, or `kv_heads` does not divide
             `heads`; the message names the family, or the field.
     """
-    # TODO(kata): the shapes of every part, multiplied (about 30 lines with helpers)
+    # TODO(kata): check, attention and MLP, norms, embeddings, head, add up the parts (about 30
+    # lines with helpers)
     raise NotImplementedError
 
 
@@ -76,4 +77,4 @@ def weight_bytes(cfg: ModelConfig, dtype: str) -> int:
         ValueError: `dtype` is not in `ITEMSIZE` (the message names it), or `cfg` is refused by
             the count.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, add up the parts (3 lines)
