@@ -17,7 +17,9 @@ def standard_bytes(n: int, d: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
+    # check
     _check_positive(n=n, d=d, itemsize=itemsize)
+    # loads and stores by line
     # q, k in; scores out; scores in, probabilities out; probabilities, v in; o out
     return (4 * n * d + 4 * n * n) * itemsize
 
@@ -31,7 +33,9 @@ def flash1_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
+    # check
     _check_positive(n=n, d=d, br=br, bc=bc, itemsize=itemsize)
+    # keys outside
     matrix, statistic = n * d * itemsize, n * STATISTIC_BYTES
     start = matrix + 2 * statistic  # o, l and m
     each_pass = 3 * matrix + 4 * statistic  # q, o, l, m in; o, l, m out
@@ -47,19 +51,23 @@ def flash2_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
+    # check
     _check_positive(n=n, d=d, br=br, bc=bc, itemsize=itemsize)
+    # queries outside
     matrix = n * d * itemsize
     return 2 * matrix + n * STATISTIC_BYTES + _tiles(n, br) * 2 * matrix
 
 
 def fa1_tiles(sram_elements: int, d: int) -> tuple[int, int]:
     """
-    Return the tiles (br, bc) of FlashAttention's algorithm 1 for an SRAM of so many elements.
+    Return the tiles (br, bc) of FlashAttention's algorithm 1 for an SRAM of that many elements.
 
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
+    # check
     _check_positive(sram_elements=sram_elements, d=d)
+    # room on the chip
     bc = _tiles(sram_elements, 4 * d)
     return min(bc, d), bc
 
@@ -71,7 +79,9 @@ def smem_bytes(br: int, bc: int, d: int, itemsize: int, stages: int = 1) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
+    # check
     _check_positive(br=br, bc=bc, d=d, itemsize=itemsize, stages=stages)
+    # room on the chip
     return (br + 2 * stages * bc) * d * itemsize
 
 
@@ -85,10 +95,12 @@ def best_tiles(n: int, d: int, itemsize: int, sram_bytes: int, stages: int = 1) 
     Raises:
         ValueError: an argument is below 1, or no tiles fit `sram_bytes`; the message names it.
     """
+    # check
     _check_positive(n=n)
     smallest = smem_bytes(TILE, TILE, d, itemsize, stages)
     if smallest > sram_bytes:
         raise ValueError(f"sram_bytes: expected {smallest} or more, found {sram_bytes}")
+    # fewest passes
     whole = _round_up(n)
     rows = sram_bytes // (d * itemsize)  # of q, k or v that fit
     tallest = min(whole, _round_down(rows - 2 * stages * TILE))

@@ -48,6 +48,7 @@ def flash_attn_tiling(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
+    # check
     _check(hbm, Br, Bc)
     batch, heads, queries, d = hbm.shape("Q")
     scale = d**-0.5 if sm_scale is None else sm_scale
@@ -59,12 +60,14 @@ def flash_attn_tiling(
 
 def _attend(hbm: Hbm, b: int, h: int, rows: slice, Bc: int, causal: bool, scale: float) -> None:
     """Compute and store the rows of O and L of one tile of queries."""
+    # last key of the tile
     queries, d = hbm.shape("Q")[2:]
     keys = hbm.shape("K")[2]
     # query i sees the keys below limit[i], and none of the tile's queries one from `end` on
     limit = np.arange(rows.start, rows.stop) + 1 + keys - queries
     end = min(keys, limit[-1]) if causal else keys
 
+    # scores of the tile
     q = hbm.load("Q", (b, h, rows)) * scale  # [Br, d]
     acc = np.zeros((len(limit), d))  # output so far, not yet divided by row_sum
     row_max = np.full((len(limit), 1), -np.inf)
@@ -74,15 +77,18 @@ def _attend(hbm: Hbm, b: int, h: int, rows: slice, Bc: int, causal: bool, scale:
         s = q @ hbm.load("K", (b, h, cols)).T  # [Br, Bc]
         if causal:
             s[np.arange(cols.start, cols.stop) >= limit[:, None]] = -np.inf
+        # weights of the tile
         new_max = np.maximum(row_max, s.max(axis=1, keepdims=True))
         # a row that has seen no key yet would compute -inf - -inf
         base = np.where(new_max == -np.inf, 0.0, new_max)
         s = np.exp(s - base)  # weights in the place of scores: there is room for one of them
+        # rescale the old sums
         shrink = np.exp(row_max - base)
         row_max = new_max
         row_sum = row_sum * shrink + s.sum(axis=1, keepdims=True)
         acc = acc * shrink + s @ hbm.load("V", (b, h, cols))
 
+    # divide and store
     # a row that saw no key: O = 0, L = -inf
     row_sum = np.where(row_sum == 0.0, 1.0, row_sum)
     hbm.store("O", (b, h, rows), acc / row_sum)
@@ -90,6 +96,7 @@ def _attend(hbm: Hbm, b: int, h: int, rows: slice, Bc: int, causal: bool, scale:
 
 
 def _check(hbm: Hbm, Br: int, Bc: int) -> None:
+    # check
     for name, size in (("Br", Br), ("Bc", Bc)):
         if size < 1:
             raise ValueError(f"{name}: expected 1 or more, found {size}")

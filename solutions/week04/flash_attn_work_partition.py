@@ -44,11 +44,14 @@ def work_tiles(
 
     Source: Dao 2023 (FlashAttention-2), section 3.2.
     """
+    # check
     if version not in (1, 2):
         raise ValueError(f"version: expected 1 or 2, found {version!r}")
+    # keys that a tile sees
     # keys that the last query of each tile sees; past the end of the queries it sees them all
     seen = [min(Sk, end + Sk - Sq) if causal else Sk for end in range(Br, Sq + Br, Br)]
     kv_blocks = [_tiles_of(max(0, keys), Bc) for keys in seen]
+    # list the blocks
     if version == 1:
         kv_blocks = [sum(kv_blocks)]
     return [
@@ -71,8 +74,10 @@ def assign(tiles: Iterable[Tile], n_slots: int) -> list[list[Tile]]:
 
     Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies.
     """
+    # check
     if n_slots < 1:
         raise ValueError(f"n_slots: expected 1 or more, found {n_slots}")
+    # share them out
     slots: list[list[Tile]] = [[] for _ in range(n_slots)]
     loads = [(0, slot) for slot in range(n_slots)]
     # a long tile that starts last ends long after the others: long ones first, short ones fill up
@@ -96,8 +101,10 @@ def exchange_bytes(split: Literal["k", "q"], Br: int, d: int, warps: int) -> int
 
     Source: Dao 2023 (FlashAttention-2), section 3.3.
     """
+    # check
     if split not in ("k", "q"):
         raise ValueError(f'split: expected "k" or "q", found {split!r}')
+    # exchange between warps
     if split == "q" or warps == 1:
         return 0  # a warp's rows are its own from the first key to the last
     return 2 * warps * Br * (d + 2) * 4

@@ -26,16 +26,21 @@ def gqa_attention(
 
     Source: Ainslie et al. 2023 (GQA); with hkv = 1, Shazeer 2019 (MQA).
     """
+    # check
     _check(q, k, v)
     b, hq, s, d = q.shape
     hkv, t = k.shape[1:3]
+    # fold the group
     # the query heads that share a K/V head are rows of one product: no key is repeated
     rows = q.reshape(b, hkv, hq // hkv * s, d)
+    # scores
     scores = rows * d**-0.5 @ k.mT  # [b, hkv, group * s, t]
+    # hide the future
     if causal and s > 1:
         hidden = torch.ones(s, t, dtype=torch.bool, device=q.device).triu(t - s + 1)
         by_head = scores.view(-1, s, t)
         scores = by_head.masked_fill(hidden, -torch.inf).view_as(scores)
+    # weigh the values
     return (scores.softmax(dim=-1) @ v).view(b, hq, s, d)
 
 
@@ -55,15 +60,18 @@ def mean_pool_kv(
     Source: Ainslie et al. 2023, section 2.1.
     """
     rows, model = w.shape
+    # check
     if heads < 1 or rows % heads:
         raise ValueError(f"heads: expected a divisor of the {rows} rows of w, found {heads}")
     if kv_heads < 1 or heads % kv_heads:
         raise ValueError(f"kv_heads: expected a divisor of heads = {heads}, found {kv_heads}")
+    # mean of a group
     grouped = w.reshape(kv_heads, heads // kv_heads, rows // heads, model)
     return grouped.mean(dim=1).flatten(0, 1)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+    # check
     b, hq, _, d = q.shape
     if (k.shape[0], k.shape[3]) != (b, d) or hq % k.shape[1]:
         expected = f"[{b}, a divisor of {hq}, t, {d}]"

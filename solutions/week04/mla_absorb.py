@@ -72,9 +72,11 @@ def mla_prefill(
 
     Keys and values may be written out: with s queries that costs less than attending to latents.
     """
+    # queries and latents
     positions = torch.arange(x.shape[1], device=x.device)
     q_nope, q_rope = _queries(x, weights, positions)
     cache = _latents(x, weights, positions)
+    # keys and values of the prompt
     k_nope = torch.einsum("btc,hdc->bhtd", cache.c_kv, weights.w_uk)
     v = torch.einsum("btc,hvc->bhtv", cache.c_kv, weights.w_uv)
     k_rope = cache.k_rope[:, None].expand_as(q_rope)
@@ -97,18 +99,23 @@ def mla_decode(
         ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, the two
             are not of the same tokens, or `x` is not one token for each sequence of the cache.
     """
+    # check
     _check_step(x, cache, weights)
+    # queries and latents
     position = torch.full((1,), cache.c_kv.shape[1], device=x.device)
     q_nope, q_rope = _queries(x, weights, position)
     new = _latents(x, weights, position)
     c_kv = torch.cat((cache.c_kv, new.c_kv), dim=1)
     k_rope = torch.cat((cache.k_rope, new.k_rope), dim=1)
+    # absorb into the query
     # q · (W_UK c) = (W_UKᵀ q) · c
     q_latent = torch.einsum("bhsd,hdc->bhsc", q_nope, weights.w_uk)
+    # attend to latents
     # all heads share the keys, so they are the rows of one product
     scores = q_latent.squeeze(2) @ c_kv.mT + q_rope.squeeze(2) @ k_rope.mT  # [b, h, t + 1]
     scale = (q_nope.shape[-1] + q_rope.shape[-1]) ** -0.5
     mixed = torch.softmax(scores * scale, dim=-1) @ c_kv  # [b, h, d_c]
+    # project the sum
     # sum of p · (W_UV c) = W_UV · (sum of p · c)
     heads = torch.einsum("bhc,hvc->bhv", mixed, weights.w_uv)
     out = torch.einsum("bhv,dhv->bd", heads, weights.w_o)
@@ -117,6 +124,7 @@ def mla_decode(
 
 def _queries(x: Tensor, weights: Weights, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return the plain and the turned part of each head's query: [b, h, s, d_h], [b, h, s, d_r]."""
+    # queries and latents
     c_q = x @ weights.w_dq.mT
     nope = torch.einsum("bsc,hdc->bhsd", c_q, weights.w_uq)
     rope = torch.einsum("bsc,hrc->bhsr", c_q, weights.w_qr)
@@ -128,6 +136,7 @@ def _latents(x: Tensor, weights: Weights, positions: Tensor) -> LatentCache:
 
 
 def _check_step(x: Tensor, cache: LatentCache, weights: Weights) -> None:
+    # check
     for name, found, projection in (
         ("c_kv", cache.c_kv, weights.w_dkv),
         ("k_rope", cache.k_rope, weights.w_kr),

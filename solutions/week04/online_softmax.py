@@ -49,6 +49,7 @@ def stats(chunk: Row) -> tuple[float, float]:
 
     An empty chunk, or one of -inf only, gives (-inf, 0.0).
     """
+    # state of a chunk
     largest = float(np.max(chunk, initial=-np.inf))
     if largest == -np.inf:
         return EMPTY.largest, EMPTY.total
@@ -61,6 +62,7 @@ def merge(a: State, b: State) -> State:
 
     Associative and commutative up to rounding, with `EMPTY` as its identity.
     """
+    # merge two states
     largest = max(a.largest, b.largest)
     scale_a, scale_b = _rescale(a.largest, largest), _rescale(b.largest, largest)
     return State(
@@ -86,9 +88,11 @@ def online_softmax(reader: Reader, writer: Writer, block: int) -> None:
     Raises:
         ValueError: `block` is below 1.
     """
+    # fold the blocks
     state = EMPTY
     for _, chunk in _blocks(reader, block):
         state = merge(state, State(*stats(chunk), weighted=0.0))
+    # normalise
     for start, chunk in _blocks(reader, block):
         writer.write(start, np.exp(chunk - state.largest) / state.total)
 
@@ -103,23 +107,28 @@ def softmax_topk(reader: Reader, k: int, block: int) -> tuple[Row, NDArray[np.in
     Raises:
         ValueError: `block` or `k` is below 1, or `k` exceeds the length of the row.
     """
+    # check
     if not 1 <= k <= len(reader):
         raise ValueError(f"k: expected 1 to {len(reader)}, the length of the row, found {k}")
+    # fold the blocks
     state = EMPTY
     top = np.empty(0)
     where = np.empty(0, dtype=np.int64)
     for start, chunk in _blocks(reader, block):
         state = merge(state, State(*stats(chunk), weighted=0.0))
+        # keep k candidates
         top = np.concatenate([top, chunk])
         where = np.concatenate([where, np.arange(start, start + len(chunk))])
         # a stable sort leaves equals in the order they came, and indices only rise
         best = np.argsort(-top, kind="stable")[:k]
         top, where = top[best], where[best]
+    # normalise
     return np.exp(top - state.largest) / state.total, where
 
 
 def _blocks(reader: Reader, block: int) -> Iterator[tuple[int, Row]]:
     """Yield the row block by block, each with the index of its first element."""
+    # check
     if block < 1:
         raise ValueError(f"block: expected 1 or more, found {block}")
     for start in range(0, len(reader), block):

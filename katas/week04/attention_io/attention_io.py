@@ -17,7 +17,8 @@ def standard_bytes(n: int, d: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): add up algorithm 0 (about 6 lines with helpers)
+    # TODO(kata): check, loads and stores by line (about 6 lines with helpers)
+    raise NotImplementedError
 
 
 def flash1_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
@@ -29,7 +30,7 @@ def flash1_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (about 7 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, keys outside (about 7 lines with helpers)
 
 
 def flash2_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
@@ -41,17 +42,17 @@ def flash2_bytes(n: int, d: int, br: int, bc: int, itemsize: int) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, queries outside (3 lines)
 
 
 def fa1_tiles(sram_elements: int, d: int) -> tuple[int, int]:
     """
-    Return the tiles (br, bc) of FlashAttention's algorithm 1 for an SRAM of so many elements.
+    Return the tiles (br, bc) of FlashAttention's algorithm 1 for an SRAM of that many elements.
 
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, room on the chip (3 lines)
 
 
 def smem_bytes(br: int, bc: int, d: int, itemsize: int, stages: int = 1) -> int:
@@ -61,7 +62,7 @@ def smem_bytes(br: int, bc: int, d: int, itemsize: int, stages: int = 1) -> int:
     Raises:
         ValueError: an argument is below 1; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (2 lines)
+    raise NotImplementedError  # TODO(kata): check, room on the chip (2 lines)
 
 
 def best_tiles(n: int, d: int, itemsize: int, sram_bytes: int, stages: int = 1) -> tuple[int, int]:
@@ -74,7 +75,7 @@ def best_tiles(n: int, d: int, itemsize: int, sram_bytes: int, stages: int = 1) 
     Raises:
         ValueError: an argument is below 1, or no tiles fit `sram_bytes`; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, fewest passes (about 15 lines with helpers)
 
 
 def score_matrix_bytes(batch: int, heads: int, n: int, itemsize: int) -> int:

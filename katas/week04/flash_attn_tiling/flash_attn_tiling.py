@@ -48,5 +48,6 @@ def flash_attn_tiling(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
-    # TODO(kata): check, then tile by tile of queries (about 40 lines with helpers)
+    # TODO(kata): check, last key of the tile, scores of the tile, weights of the tile, rescale the
+    # old sums, divide and store (about 40 lines with helpers)
     raise NotImplementedError

@@ -44,7 +44,8 @@ def work_tiles(
 
     Source: Dao 2023 (FlashAttention-2), section 3.2.
     """
-    raise NotImplementedError  # TODO(kata): (about 15 lines with helpers)
+    # TODO(kata): check, keys that a tile sees, list the blocks (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def assign(tiles: Iterable[Tile], n_slots: int) -> list[list[Tile]]:
@@ -58,7 +59,7 @@ def assign(tiles: Iterable[Tile], n_slots: int) -> list[list[Tile]]:
 
     Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies.
     """
-    raise NotImplementedError  # TODO(kata): (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, share them out (about 9 lines)
 
 
 def exchange_bytes(split: Literal["k", "q"], Br: int, d: int, warps: int) -> int:
@@ -74,4 +75,4 @@ def exchange_bytes(split: Literal["k", "q"], Br: int, d: int, warps: int) -> int
 
     Source: Dao 2023 (FlashAttention-2), section 3.3.
     """
-    raise NotImplementedError  # TODO(kata): (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, exchange between warps (about 5 lines)

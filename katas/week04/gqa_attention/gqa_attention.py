@@ -26,7 +26,8 @@ def gqa_attention(
 
     Source: Ainslie et al. 2023 (GQA); with hkv = 1, Shazeer 2019 (MQA).
     """
-    # TODO(kata): check, fold, two products and a softmax (about 15 lines with helpers)
+    # TODO(kata): check, fold the group, scores, hide the future, weigh the values (about 15 lines
+    # with helpers)
     raise NotImplementedError
 
 
@@ -45,4 +46,4 @@ def mean_pool_kv(
 
     Source: Ainslie et al. 2023, section 2.1.
     """
-    raise NotImplementedError  # TODO(kata): (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, mean of a group (about 7 lines)

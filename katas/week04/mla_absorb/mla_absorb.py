@@ -71,7 +71,7 @@ def mla_prefill(
 
     Keys and values may be written out: with s queries that costs less than attending to latents.
     """
-    # TODO(kata): queries, latents, keys and values (about 15 lines with helpers)
+    # TODO(kata): queries and latents, keys and values of the prompt (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -88,7 +88,8 @@ def mla_decode(
         ValueError: `c_kv` or `k_rope` of the cache is not as wide as `weights` make it, the two
             are not of the same tokens, or `x` is not one token for each sequence of the cache.
     """
-    # TODO(kata): check, then absorb both projections (about 25 lines with helpers)
+    # TODO(kata): check, queries and latents, absorb into the query, attend to latents, project the
+    # sum (about 25 lines with helpers)
     raise NotImplementedError
 
 

@@ -50,7 +50,7 @@ def stats(chunk: Row) -> tuple[float, float]:
 
     An empty chunk, or one of -inf only, gives (-inf, 0.0).
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): state of a chunk (about 4 lines)
 
 
 def merge(a: State, b: State) -> State:
@@ -59,7 +59,7 @@ def merge(a: State, b: State) -> State:
 
     Associative and commutative up to rounding, with `EMPTY` as its identity.
     """
-    raise NotImplementedError  # TODO(kata): (about 9 lines with helpers)
+    raise NotImplementedError  # TODO(kata): merge two states (about 9 lines with helpers)
 
 
 def online_softmax(reader: Reader, writer: Writer, block: int) -> None:
@@ -72,7 +72,7 @@ def online_softmax(reader: Reader, writer: Writer, block: int) -> None:
     Raises:
         ValueError: `block` is below 1.
     """
-    # TODO(kata): fold the blocks, then normalise (about 10 lines with helpers)
+    # TODO(kata): check, fold the blocks, normalise (about 10 lines with helpers)
     raise NotImplementedError
 
 
@@ -86,4 +86,5 @@ def softmax_topk(reader: Reader, k: int, block: int) -> tuple[Row, NDArray[np.in
     Raises:
         ValueError: `block` or `k` is below 1, or `k` exceeds the length of the row.
     """
-    raise NotImplementedError  # TODO(kata): fold the blocks, keep k candidates (about 10 lines)
+    # TODO(kata): check, fold the blocks, normalise, keep k candidates (about 10 lines)
+    raise NotImplementedError
