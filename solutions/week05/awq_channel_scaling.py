@@ -47,16 +47,22 @@ def awq_channel_scaling(
 
     Source: Lin et al. 2023, section 3.2.
     """
+    # check
     _check(w, x, bits, group_size, grid)
+    # statistics of the inputs
     w, x = w.float(), x.float()
     h = x.mT @ x
     magnitude = x.abs().mean(dim=0)  # NaN where there are no tokens
+    # scales of a candidate
     best = None
     for step in range(grid):
         s = _scales(magnitude, step / grid)
+        # error of a candidate
         error = _squared_error(w - round_groups(w * s, bits, group_size) / s, h)
+        # keep the best
         if best is None or error < best[2]:
             best = s, step / grid, error
+    # keep the best
     s, alpha, error = best
     size = _squared_error(w, h)
     return s, alpha, torch.where(size > 0, error / size, 0.0).sqrt()
@@ -73,7 +79,9 @@ def fold_norm(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
+    # check
     _check_scales(s, w)
+    # fold the scales away
     return (norm_w / s).to(norm_w.dtype), (w * s).to(w.dtype)
 
 
@@ -91,7 +99,9 @@ def fold_linear(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
+    # check
     _check_scales(s, w)
+    # fold the scales away
     bias = None if b_prev is None else (b_prev / s).to(b_prev.dtype)
     return (w_prev / s[:, None]).to(w_prev.dtype), bias, (w * s).to(w.dtype)
 
@@ -108,11 +118,13 @@ def fold_swiglu(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
+    # fold the scales away
     w_up, _, w_down = fold_linear(w_up, None, w_down, s)
     return w_up, w_down
 
 
 def _scales(magnitude: Float[Tensor, " k"], alpha: float) -> Float[Tensor, " k"]:
+    # scales of a candidate
     used = magnitude > 0  # not those of NaN
     if not used.any():
         return torch.ones_like(magnitude)
@@ -127,6 +139,7 @@ def _squared_error(delta: Float[Tensor, "n k"], h: Float[Tensor, "k k"]) -> Floa
 
 
 def _check(w: Tensor, x: Tensor, bits: int, group_size: int, grid: int) -> None:
+    # check
     k = w.shape[1]
     if x.shape[1] != k:
         raise ValueError(f"x: expected {k} columns, as w has, found {x.shape[1]}")
@@ -139,5 +152,6 @@ def _check(w: Tensor, x: Tensor, bits: int, group_size: int, grid: int) -> None:
 
 
 def _check_scales(s: Tensor, w: Tensor) -> None:
+    # check
     if len(s) != w.shape[1]:
         raise ValueError(f"s: expected {w.shape[1]} scales, one for each column, found {len(s)}")

@@ -41,13 +41,16 @@ class _FakeQuantize(torch.autograd.Function):
         qmin: int,
         qmax: int,
     ) -> Tensor:
+        # round to codes
         code = torch.round(x.float() / scale) + zero_point
+        # clamp and remember where
         kept = code.clamp(qmin, qmax)
         ctx.save_for_backward(code == kept)  # false for NaN too
         return ((kept - zero_point) * scale).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # pass the gradient through
         (inside,) = ctx.saved_tensors
         # not grad * inside: 0 times an infinite gradient is NaN
         return torch.where(inside, grad, 0), None, None, None, None
@@ -76,6 +79,7 @@ def fake_quantize(
 
     Source: Nagel et al. 2021, sections 2.1 and 4.1; Bengio et al. 2013 for the estimator.
     """
+    # check
     if qmin >= qmax:
         raise ValueError(f"qmin: expected it below qmax = {qmax}, found {qmin}")
     _check_axis(x, axis)
@@ -84,6 +88,7 @@ def fake_quantize(
         raise ValueError(f"scale: expected shape {shape}, found {list(scale.shape)}")
     if not ((scale > 0) & scale.isfinite()).all():
         raise ValueError("scale: expected finite numbers above 0")
+    # round to codes
     if axis is not None:
         along = [1] * x.dim()
         along[axis] = -1
@@ -105,9 +110,11 @@ def absmax_scale(
         ValueError: `bits` is not within 2 to 16, or `w` has no such `axis`; the message
             begins with the argument's name.
     """
+    # check
     if not 2 <= bits <= 16:
         raise ValueError(f"bits: expected 2 to 16, found {bits}")
     _check_axis(w, axis)
+    # scale from the largest magnitude
     others = [at for at in range(w.dim()) if axis is None or at != axis % w.dim()]
     largest = w.detach().abs().float()
     if others:
@@ -134,6 +141,7 @@ def qat_fit(
     Raises:
         ValueError: as `absmax_scale`.
     """
+    # train through the rounding
     qmax = 2 ** (bits - 1) - 1
 
     def quantize(w: Tensor) -> Tensor:

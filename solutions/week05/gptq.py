@@ -80,27 +80,33 @@ def gptq(
 
     Source: Frantar et al. 2022, algorithm 1.
     """
+    # check
     _check(w, x, bits, group_size, block, damp)
     k = w.shape[1]
+    # factor of the inverse Hessian
     u, dead = _compensation(x.float(), damp)
     left = w.to(torch.float32, copy=True).masked_fill_(dead, 0.0)
     codes = torch.empty_like(left, dtype=torch.uint8)
     scales, zeros = [], []
+    # grid of a group
     start = 0
     while start < k:
         if start % group_size == 0:
             scale, zero = minmax_grid(left[:, start : start + group_size], bits)
             scales.append(scale)
             zeros.append(zero)
+        # round a column
         # a block ends where its group does: the next grid is made of corrected weights only
         stop = min(start + block, (start // group_size + 1) * group_size)
         errors = torch.empty_like(left[:, start:stop])
         for j in range(start, stop):
             codes[:, j] = nearest_codes(left[:, j], scale, zero, bits)
             rounded = (codes[:, j].float() - zero) * scale
+            # correct the block
             error = (left[:, j] - rounded) / u[j, j]
             left[:, j:stop] -= torch.outer(error, u[j, j:stop])
             errors[:, j - start] = error
+        # correct the rest
         left[:, stop:] -= errors @ u[start:stop, stop:]
         start = stop
     return Quantized(codes, torch.stack(scales, dim=1), torch.stack(zeros, dim=1))
@@ -119,6 +125,7 @@ def _compensation(x: Float[Tensor, "s k"], damp: float) -> tuple[Float[Tensor, "
     Row j of it, over its diagonal element, says how the columns after j make up for an error in
     column j when those before j are rounded already.
     """
+    # factor of the inverse Hessian
     h = x.mT @ x
     diagonal = h.diagonal()
     dead = diagonal == 0
@@ -129,6 +136,7 @@ def _compensation(x: Float[Tensor, "s k"], damp: float) -> tuple[Float[Tensor, "
 
 
 def _check(w: Tensor, x: Tensor, bits: int, group_size: int, block: int, damp: float) -> None:
+    # check
     k = w.shape[1]
     if x.shape[1] != k:
         raise ValueError(f"x: expected {k} columns, as w has, found {x.shape[1]}")

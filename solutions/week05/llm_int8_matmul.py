@@ -43,8 +43,10 @@ def outlier_columns(x: Float[Tensor, "tokens k"], threshold: float) -> Int[Tenso
 
     Source: Dettmers et al. 2022, section 3.2.
     """
+    # check
     if not threshold > 0:
         raise ValueError(f"threshold: expected a number above 0, found {threshold}")
+    # outlier features
     # in the dtype of x the threshold itself would be rounded
     return (x.abs().float() >= threshold).any(dim=0).nonzero().flatten()
 
@@ -65,23 +67,30 @@ def llm_int8_matmul(
 
     Source: Dettmers et al. 2022, sections 2 and 3.
     """
+    # check
     for name, operand in (("x", x), ("w", w)):
         if not operand.is_floating_point():
             raise ValueError(f"{name}: expected floating point, found {operand.dtype}")
     if w.shape[0] != x.shape[1]:
         raise ValueError(f"w: expected {x.shape[1]} rows as x has columns, found {w.shape[0]}")
+    # outlier features
     outliers = outlier_columns(x, threshold)
+    # scales and codes
     # zeros where the outliers were: they leave the scales alone and add nothing to the sums
     x_codes, x_scale = _quantize(x.index_fill(1, outliers, 0), dim=1)  # int8, [tokens, 1]
     w_codes, w_scale = _quantize(w, dim=0)  # int8, [1, n]
+    # int8 product
     chunks = zip(x_codes.split(CHUNK, dim=1), w_codes.split(CHUNK), strict=True)
     product = sum(int8_mm(a, b).float() for a, b in chunks)
+    # floating-point product
     beside = x.index_select(1, outliers) @ w.index_select(0, outliers)
+    # rescale and add
     return (product * x_scale * w_scale + beside).to(x.dtype)
 
 
 def _quantize(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Codes from -127 to 127 along `dim`, and the scale of each."""
+    # scales and codes
     x = x.float()
     # zeros have no magnitude to divide by
     scale = x.abs().amax(dim, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / 127

@@ -49,6 +49,7 @@ def perplexity(
         ValueError: there are fewer than 2 `tokens`, `window` is below 2, or `stride` is not from 1
             to `window`; the message begins with the argument's name.
     """
+    # check
     targets = len(tokens) - 1
     if targets < 1:
         raise ValueError(f"tokens: expected 2 or more, found {len(tokens)}")
@@ -56,6 +57,7 @@ def perplexity(
         raise ValueError(f"window: expected 2 or more, found {window}")
     if not 1 <= stride <= window:
         raise ValueError(f"stride: expected 1 to window = {window}, found {stride}")
+    # score the new targets
     total, scored = 0.0, 0
     for begin in range(0, targets, stride):
         end = min(begin + window, targets)
@@ -92,8 +94,10 @@ def quantize_(model: nn.Module, fmt: str) -> None:
     Raises:
         ValueError: `fmt` is none of FORMATS; the message begins with its name. Nothing has changed.
     """
+    # check
     if fmt not in FORMATS:
         raise ValueError(f"fmt: expected one of {', '.join(FORMATS)}, found {fmt!r}")
+    # replace the layers
     linears = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     packed = {layer: _PackedLinear(layer.weight.detach(), fmt) for layer in linears}
     # with duplicates: what a model has in two places stays one layer
@@ -123,8 +127,10 @@ def decode_latency(
     Raises:
         ValueError: `fmt` is none of FORMATS; the message begins with its name.
     """
+    # check
     if fmt not in FORMATS:
         raise ValueError(f"fmt: expected one of {', '.join(FORMATS)}, found {fmt!r}")
+    # bytes and FLOPs of a step
     head = cfg.vocab * cfg.d_model
     shapes = _linear_shapes(cfg)
     weights = cfg.layers * sum(_bytes_of(rows, cols, fmt) for rows, cols in shapes) + 2 * head
@@ -148,9 +154,10 @@ def _bytes_of(rows: int, cols: int, fmt: str) -> int:
 
 
 class _PackedLinear(nn.Module):
-    """A linear layer that makes its weight anew at each call, from what is packed."""
+    """A linear layer that rebuilds its weight from packed codes at each call."""
 
     def __init__(self, weight: Tensor, fmt: str) -> None:
+        # codes and scales of a layer
         super().__init__()
         self.fmt, self.cols = fmt, weight.shape[1]
         if fmt == "fp16":

@@ -124,20 +124,26 @@ def speculative_decode(
         ValueError: `k` is negative, `n_new` below 1, `prompt` empty, or the models differ in
             their `vocab`; the message names which. Nothing has been called or read then.
     """
+    # check
     _check(target, draft, prompt, n_new, k)
     tokens = prompt.tolist()
     caches = target_cache, draft_cache = target.new_cache(), draft.new_cache()
     new: list[int] = []
     rounds = accepted = 0
+    # draft k tokens
     while len(new) < n_new and eos not in new:
         drafted, q = _draft(draft, draft_cache, tokens, k, u)
+        # one forward of the target
         p = _extend(target, target_cache, tokens + drafted)[-(k + 1) :]
+        # accept in order
         kept = 0
         while kept < k and next(u) < accept_prob(p[kept], q[kept], drafted[kept]):
             kept += 1
+        # one token more
         law = p[k] if kept == k else residual(p[kept], q[kept])
         emitted = [*drafted[:kept], sample(law, next(u))]
         tokens += emitted
+        # roll both caches back
         for cache in caches:
             # the last token is new to both; after full acceptance the draft lacks one more
             cache.truncate(min(cache.length, len(tokens) - 1))
@@ -151,6 +157,7 @@ def speculative_decode(
 
 
 def _check(target: Model, draft: Model, prompt: Tensor, n_new: int, k: int) -> None:
+    # check
     if k < 0:
         raise ValueError(f"k: expected 0 or more, found {k}.")
     if n_new < 1:
@@ -170,6 +177,7 @@ def _draft(
     draft: Model, cache: Cache, tokens: list[int], k: int, u: Iterator[float]
 ) -> tuple[list[int], list[Tensor]]:
     """Draw `k` tokens, each with the law that it was drawn from."""
+    # draft k tokens
     drafted: list[int] = []
     laws = []
     for _ in range(k):

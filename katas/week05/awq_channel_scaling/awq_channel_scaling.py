@@ -47,7 +47,8 @@ def awq_channel_scaling(
 
     Source: Lin et al. 2023, section 3.2.
     """
-    # TODO(kata): check, what the inputs say, then try each exponent (about 30 lines with helpers)
+    # TODO(kata): check, statistics of the inputs, scales of a candidate, error of a candidate, keep
+    # the best (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -62,7 +63,7 @@ def fold_norm(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
-    # TODO(kata): one is divided, one multiplied (about 5 lines with helpers)
+    # TODO(kata): check, fold the scales away (about 5 lines with helpers)
     raise NotImplementedError
 
 
@@ -80,7 +81,7 @@ def fold_linear(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, fold the scales away (3 lines)
 
 
 def fold_swiglu(
@@ -95,4 +96,4 @@ def fold_swiglu(
     Raises:
         ValueError: `s` has another length than k; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): (2 lines)
+    raise NotImplementedError  # TODO(kata): fold the scales away (2 lines)

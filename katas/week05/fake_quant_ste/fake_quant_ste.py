@@ -51,8 +51,8 @@ def fake_quantize(
 
     Source: Nagel et al. 2021, sections 2.1 and 4.1; Bengio et al. 2013 for the estimator.
     """
-    # TODO(kata): check, reshape, apply a torch.autograd.Function of your own (about 35 lines with
-    # helpers)
+    # TODO(kata): check, round to codes, clamp and remember where, pass the gradient through (about
+    # 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -70,8 +70,7 @@ def absmax_scale(
         ValueError: `bits` is not within 2 to 16, or `w` has no such `axis`; the message
             begins with the argument's name.
     """
-    # TODO(kata): the largest magnitude of each channel, over the largest code (about 9 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, scale from the largest magnitude (about 9 lines)
 
 
 def qat_fit(
@@ -91,5 +90,4 @@ def qat_fit(
     Raises:
         ValueError: as `absmax_scale`.
     """
-    # TODO(kata): Adam on the float weights, through quantized ones (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): train through the rounding (about 10 lines)

@@ -80,7 +80,8 @@ def gptq(
 
     Source: Frantar et al. 2022, algorithm 1.
     """
-    # TODO(kata): check, factorize, then blocks of columns (about 45 lines with helpers)
+    # TODO(kata): check, factor of the inverse Hessian, grid of a group, round a column, correct the
+    # block, correct the rest (about 45 lines with helpers)
     raise NotImplementedError
 
 

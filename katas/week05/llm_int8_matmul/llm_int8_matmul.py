@@ -41,7 +41,7 @@ def outlier_columns(x: Float[Tensor, "tokens k"], threshold: float) -> Int[Tenso
 
     Source: Dettmers et al. 2022, section 3.2.
     """
-    raise NotImplementedError  # TODO(kata): which features reach the threshold anywhere (3 lines)
+    raise NotImplementedError  # TODO(kata): check, outlier features (3 lines)
 
 
 def llm_int8_matmul(
@@ -60,6 +60,6 @@ def llm_int8_matmul(
 
     Source: Dettmers et al. 2022, sections 2 and 3.
     """
-    # TODO(kata): check, route, quantize rows and columns, two products (about 15 lines with
-    # helpers)
+    # TODO(kata): check, outlier features, scales and codes, int8 product, floating-point product,
+    # rescale and add (about 15 lines with helpers)
     raise NotImplementedError

@@ -47,12 +47,12 @@ def perplexity(
         ValueError: there are fewer than 2 `tokens`, `window` is below 2, or `stride` is not from 1
             to `window`; the message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): windows, new targets, one sum (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, score the new targets (about 15 lines)
 
 
 def pack_nibbles(codes: UInt8[Tensor, "rows cols"]) -> UInt8[Tensor, "rows half_cols"]:
     """Two codes of 0 to 15 per byte, the earlier in the low half; odd rows are padded with 0."""
-    raise NotImplementedError  # TODO(kata): pad to even, low first (2 lines)
+    raise NotImplementedError  # TODO(kata): pack two codes in a byte (2 lines)
 
 
 def unpack_nibbles(
@@ -74,7 +74,8 @@ def quantize_(model: nn.Module, fmt: str) -> None:
     Raises:
         ValueError: `fmt` is none of FORMATS; the message begins with its name. Nothing has changed.
     """
-    # TODO(kata): replace every nn.Linear by one of packed weights (about 30 lines with helpers)
+    # TODO(kata): check, codes and scales of a layer, replace the layers (about 30 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -97,5 +98,5 @@ def decode_latency(
     Raises:
         ValueError: `fmt` is none of FORMATS; the message begins with its name.
     """
-    # TODO(kata): weights, head, cache; or FLOPs (about 15 lines with helpers)
+    # TODO(kata): check, bytes and FLOPs of a step (about 15 lines with helpers)
     raise NotImplementedError

@@ -140,7 +140,7 @@ def test_a_layer_computes_with_the_rounded_weight(kata, oracle, seed, fmt, shape
     kata.quantize_(model, fmt)
     found, want = model(torch.eye(shape[1])).T, oracle.rounded(weight, fmt)
     off = int(((found - want).abs() > 1e-5 * want.abs()).sum())
-    assert off <= shape[0] * shape[1] // 60, f"{off} weights are not where the format has them"
+    assert off <= shape[0] * shape[1] // 60, f"{off} weights differ from the rounded ones"
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -192,7 +192,7 @@ def test_a_layer_computes_in_the_dtype_it_is_asked_in(kata, seed, fmt):
     x = torch.rand(5, 40, dtype=torch.float64, generator=generator)
     want = x @ model(torch.eye(40)).double()
     off = float((model(x) - want).abs().max())
-    assert off < 1e-12, f"expected an error of float64, found {off}"
+    assert off < 1e-12, f"expected float64 accuracy, found an error of {off}"
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -14,7 +14,7 @@ def expected_tokens(alpha: float, k: int) -> float:
     Raises:
         ValueError: `alpha` is outside [0, 1], or `k` is negative.
     """
-    raise NotImplementedError  # TODO(kata): check, sum (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, tokens of a round (about 8 lines)
 
 
 def speedup(alpha: float, k: int, c: float) -> float:
@@ -57,7 +57,7 @@ def estimate_alpha(rounds: Iterable[tuple[int, int]]) -> tuple[float, float]:
     Raises:
         ValueError: `rounds` decide nothing, or one is impossible; the message names which.
     """
-    # TODO(kata): count trials and successes (about 10 lines with helpers)
+    # TODO(kata): check, count the trials, estimate (about 10 lines with helpers)
     raise NotImplementedError
 
 
@@ -74,11 +74,12 @@ class Controller:
     """
 
     def __init__(self, k_max: int, round_s: RoundTime) -> None:
-        raise NotImplementedError  # TODO(kata): what is to be remembered (about 6 lines)
+        raise NotImplementedError  # TODO(kata): check, count the trials (about 6 lines)
 
     def next_k(self, batch: int, ctx: int) -> int:
         """Begin a round: tokens to draft for each of `batch` requests at context `ctx`, or 0."""
-        # TODO(kata): forget, estimate, choose (about 10 lines with helpers)
+        # TODO(kata): estimate, let old rounds fade, best k for this round (about 10 lines with
+        # helpers)
         raise NotImplementedError
 
     def observe(self, proposed: int, accepted: int) -> None:
@@ -88,4 +89,4 @@ class Controller:
         Raises:
             ValueError: `accepted` is negative or more than `proposed`.
         """
-        raise NotImplementedError  # TODO(kata): count (2 lines)
+        raise NotImplementedError  # TODO(kata): count the trials (2 lines)

@@ -80,7 +80,7 @@ def accept_prob(p: Float64[Tensor, " v"], q: Float64[Tensor, " v"], x: int) -> f
 
     1 where `q` never draws it.
     """
-    raise NotImplementedError  # TODO(kata): a ratio, capped (2 lines)
+    raise NotImplementedError  # TODO(kata): accept in order (2 lines)
 
 
 def residual(p: Float64[Tensor, " v"], q: Float64[Tensor, " v"]) -> Float64[Tensor, " v"]:
@@ -89,7 +89,7 @@ def residual(p: Float64[Tensor, " v"], q: Float64[Tensor, " v"]) -> Float64[Tens
 
     Where no more than TINY is uncovered, `p` itself. A tensor of its own, in either case.
     """
-    raise NotImplementedError  # TODO(kata): what is uncovered, normalised (3 lines)
+    raise NotImplementedError  # TODO(kata): one token more (3 lines)
 
 
 def speculative_decode(
@@ -121,6 +121,6 @@ def speculative_decode(
         ValueError: `k` is negative, `n_new` below 1, `prompt` empty, or the models differ in
             their `vocab`; the message names which. Nothing has been called or read then.
     """
-    # TODO(kata): check; then rounds: draft, one forward, accept, one token more, truncate (about 45
-    # lines with helpers)
+    # TODO(kata): check, draft k tokens, one forward of the target, accept in order, one token more,
+    # roll both caches back (about 45 lines with helpers)
     raise NotImplementedError
