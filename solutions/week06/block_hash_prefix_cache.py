@@ -59,6 +59,7 @@ class PrefixBlockManager:
     """
 
     def __init__(self, n_blocks: int, block_size: int, hash_fn: HashFn = block_hash) -> None:
+        # check
         if n_blocks < 1:
             raise ValueError(f"n_blocks: expected 1 or more, found {n_blocks}")
         if block_size < 1:
@@ -86,11 +87,13 @@ class PrefixBlockManager:
             ValueError: `seq` is there already, or there are no `tokens`; the message names which.
             OutOfBlocks: fewer blocks are free, besides those found, than it takes.
         """
+        # check
         tokens, extra, size = tuple(tokens), tuple(extra), self._block_size
         if seq in self._sequences:
             raise ValueError(f"expected a new sequence, found {seq!r}, which has not been freed")
         if not tokens:
             raise ValueError("tokens: expected one or more, found none")
+        # find by content
         full, computed = len(tokens) // size, (len(tokens) - 1) // size
         found: list[int] = []
         missed: list[_Content] = []
@@ -103,11 +106,13 @@ class PrefixBlockManager:
             else:
                 found.append(block)
                 tip = self._contents[block]  # so that what follows is compared by identity
+        # hold and take
         needed = -(-len(tokens) // size) - len(found)
         self._check_free(needed + sum(not self._holders[block] for block in found))
         for block in found:
             self._hold(block)
         blocks = found + [self._take() for _ in range(needed)]
+        # fill
         for at, content in enumerate(missed, start=len(found)):
             self._fill(blocks[at], content)
         tail = [*tokens[full * size :]]
@@ -122,15 +127,19 @@ class PrefixBlockManager:
             KeyError: there is no `seq`.
             OutOfBlocks: that takes another block, and none is free.
         """
+        # check
         sequence = self._sequences[seq]
         if not sequence.tail:
             self._check_free(1)
+        # fill
         filled = None
         if len(sequence.tail) + 1 == self._block_size:
             # before anything changes: `hash_fn` may raise
             filled = self._content(sequence.tip, (*sequence.tail, token), sequence.extra)
+        # hold and take
         if not sequence.tail:
             sequence.blocks.append(self._take())
+        # fill
         sequence.tail.append(token)
         if filled:
             self._fill(sequence.blocks[-1], filled)
@@ -143,6 +152,7 @@ class PrefixBlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
+        # give back
         for block in reversed(self._sequences.pop(seq).blocks):
             self._holders[block] -= 1
             if not self._holders[block]:
@@ -214,8 +224,10 @@ def shareable_tokens(requests: Iterable[Sequence[int]], granularity: int) -> int
     Raises:
         ValueError: `granularity` is below 1.
     """
+    # check
     if granularity < 1:
         raise ValueError(f"granularity: expected 1 or more, found {granularity}")
+    # prefix tree
     tree: dict[tuple[int, ...], dict] = {}
     shared = 0
     for tokens in requests:
@@ -236,6 +248,7 @@ def order(requests: Sequence[Sequence[int]], cached: Sequence[Sequence[int]] = (
     At each fork those come first that go on as one of the token lists in `cached` does.
     """
 
+    # prefix tree
     def place(at: int) -> list[tuple[bool, int]]:
         held = max((_common(requests[at], tokens) for tokens in cached), default=0)
         return [(depth >= held, token) for depth, token in enumerate(requests[at])]

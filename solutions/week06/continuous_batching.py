@@ -91,10 +91,12 @@ class Scheduler:
     """
 
     def __init__(self, kv_tokens: int, max_batch: int, token_budget: int) -> None:
+        # check
         if token_budget < max_batch:
             raise ValueError(
                 f"token_budget: expected max_batch ({max_batch}) or more, found {token_budget}"
             )
+        # queue
         self._kv_tokens = kv_tokens
         self._max_batch = max_batch
         self._token_budget = token_budget
@@ -111,17 +113,22 @@ class Scheduler:
             ValueError: `req_id` is waiting or running already, or `prompt_len` is below 1 or
                 more than the cache holds; the message names which. The request is not taken in.
         """
+        # check
         if req_id in self._unfinished:
             raise ValueError(f"req_id: expected a new one, found {req_id}, which has not finished")
         if not 1 <= prompt_len <= self._kv_tokens:
             raise ValueError(f"prompt_len: expected 1 to {self._kv_tokens}, found {prompt_len}")
+        # queue
         self._unfinished.add(req_id)
         self._waiting.append(_Sequence(req_id=req_id, due=prompt_len))
 
     def plan(self) -> Plan:
         """Decide the next step, and count on the engine to carry it out."""
+        # make room
         preempted = self._make_room()
+        # decode
         decoding = [sequence for sequence in self._running.values() if sequence.decoding]
+        # spend the budget
         chunks = self._chunks(self._token_budget - len(decoding))
         for sequence, tokens in chunks:
             sequence.advance(tokens)
@@ -144,6 +151,7 @@ class Scheduler:
 
     def _make_room(self) -> list[int]:
         """Preempt the newest until everyone left can get the next token."""
+        # make room
         preempted = []
         while self._room() < 0:
             req_id, newest = self._running.popitem()
@@ -154,6 +162,7 @@ class Scheduler:
 
     def _chunks(self, budget: int) -> list[tuple[_Sequence, int]]:
         """Spend `budget` on prefills: first the unfinished ones, then new ones in their order."""
+        # spend the budget
         prefilling = [sequence for sequence in self._running.values() if not sequence.decoding]
         chunks = []
         # `_admitted` lets a request in only once it is asked for, so only while there is budget
@@ -171,6 +180,7 @@ class Scheduler:
 
         Never one that was preempted for this very step: it is at the front and lacks room.
         """
+        # spend the budget
         while self._waiting and len(self._running) < self._max_batch:
             if self._waiting[0].due > self._room():
                 break
@@ -185,6 +195,7 @@ def metrics(events: Iterable[Event]) -> Metrics:
 
     `events` are in order of time; those of several requests are mixed.
     """
+    # latencies
     arrival_s: dict[int, float] = {}
     token_s: defaultdict[int, list[float]] = defaultdict(list)
     for event in events:

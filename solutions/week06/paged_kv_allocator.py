@@ -44,10 +44,12 @@ class BlockManager:
     """
 
     def __init__(self, n_blocks: int, block_size: int) -> None:
+        # check
         if n_blocks < 1:
             raise ValueError(f"n_blocks: expected 1 or more, found {n_blocks}")
         if block_size < 1:
             raise ValueError(f"block_size: expected 1 or more, found {block_size}")
+        # pool of blocks
         self._block_size = block_size
         self._holders = [0] * n_blocks  # of each block: the sequences whose table has it
         self._free = [*range(n_blocks)]  # a stack
@@ -66,9 +68,11 @@ class BlockManager:
             ValueError: `seq` is there already, or `n_tokens` is below 1; the message names which.
             OutOfBlocks: fewer blocks are free than that takes.
         """
+        # check
         self._check_new(seq)
         if n_tokens < 1:
             raise ValueError(f"n_tokens: expected 1 or more, found {n_tokens}")
+        # take blocks
         needed = -(-n_tokens // self._block_size)
         self._check_free(needed)
         self._sequences[seq] = _Sequence(n_tokens, [self._take() for _ in range(needed)])
@@ -81,6 +85,7 @@ class BlockManager:
             KeyError: there is no `seq`.
             OutOfBlocks: that takes another block, and none is free.
         """
+        # copy on write
         sequence = self._sequences[seq]
         offset = sequence.length % self._block_size
         last = sequence.blocks[-1]
@@ -104,8 +109,10 @@ class BlockManager:
             KeyError: there is no `parent`.
             ValueError: `child` is there already.
         """
+        # check
         sequence = self._sequences[parent]
         self._check_new(child)
+        # share and give back
         for block in sequence.blocks:
             self._holders[block] += 1
         self._sequences[child] = _Sequence(sequence.length, sequence.blocks.copy())
@@ -117,6 +124,7 @@ class BlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
+        # share and give back
         for block in self._sequences.pop(seq).blocks:
             self._holders[block] -= 1
             if not self._holders[block]:
@@ -138,6 +146,7 @@ class BlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
+        # slots and waste
         sequence = self._sequences[seq]
         tokens = np.arange(sequence.length)
         blocks = np.array(sequence.blocks)
@@ -145,6 +154,7 @@ class BlockManager:
 
     def waste(self) -> float:
         """Share of the slots in blocks that are held that have no token; 0 while none is held."""
+        # slots and waste
         held = len(self._holders) - len(self._free)
         # who shares a last block has as many tokens in it, so each block has one count
         empty = {

@@ -82,17 +82,20 @@ def step_time(
         ValueError: a chunk has no token or a negative past, a context is below 1, or `bits` is;
             the message names the argument.
     """
+    # check
     _check_at_least(1, "bits", bits)
     for tokens, past in prefill:
         _check_at_least(1, "prefill", tokens)
         _check_at_least(0, "prefill", past)
     for ctx in decode_ctx:
         _check_at_least(1, "decode_ctx", ctx)
+    # count tokens and pairs
     tokens = sum(tokens for tokens, _ in prefill) + len(decode_ctx)
     cached = sum(tokens + past for tokens, past in prefill) + sum(decode_ctx)
     # token i of a chunk sees what came before the chunk, and i of its own tokens
     pairs = sum(tokens * past + tokens * (tokens + 1) // 2 for tokens, past in prefill)
     pairs += sum(decode_ctx)
+    # two rooflines
     peak = profile.peak_of(DTYPE)
     linear = (
         2 * cfg.linear_params * tokens / peak,
@@ -102,6 +105,7 @@ def step_time(
         4 * cfg.layers * cfg.heads * cfg.d_head * pairs / peak,
         _kv_bytes_per_token(cfg) * cached / profile.bandwidth,
     )
+    # regime
     linear_s, attention_s = max(linear), max(attention)
     total_s = linear_s + attention_s
     if total_s < profile.launch_s:
@@ -130,8 +134,10 @@ def crossover_batch(
     Raises:
         ValueError: `ctx` or `bits` is below 1; the message names which.
     """
+    # check
     _check_at_least(1, "ctx", ctx)
     _check_at_least(1, "bits", bits)
+    # crossover
     peak = profile.peak_of(DTYPE)
     # seconds that each sequence adds, and those of the weights, which any batch reads once
     weights_s = cfg.linear_params * bits / 8 / profile.bandwidth
@@ -163,10 +169,12 @@ def kv_token_capacity(
         ValueError: `utilization` is not above 0 and at most 1, `bits` below 1 or `reserve`
             negative; the message names which.
     """
+    # check
     _check_at_least(1, "bits", bits)
     _check_at_least(0, "reserve", reserve)
     if not 0 < utilization <= 1:
         raise ValueError(f"utilization: expected above 0 and at most 1, found {utilization}")
+    # room for tokens
     weights = -(-cfg.params * bits // 8)
     room = floor(utilization * profile.memory_bytes) - weights - reserve
     return max(0, room // _kv_bytes_per_token(cfg))

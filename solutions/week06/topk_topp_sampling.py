@@ -148,6 +148,7 @@ def select(values, n, need, largest, temperature, counts, masses, members):
     held = cuda.local.array(AHEAD, np.float32)
     weights = cuda.local.array(BINS_PER_LANE, np.int64)
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
+    # walk down the digits
     counting = temperature == 0
     prefix, above, shift, done = 0, 0, RANK_BITS, False
     while shift > 0 and not done:
@@ -268,12 +269,14 @@ def draw_from_few(kept, ranks, n, k, temperature, top_p, u, of_warps, masses, me
 
     token = 0
     if thread == 0:  # sums over so few are quickest in one thread
+        # find the nucleus
         total = nucleus = place = 0
         for other in range(k):
             total += masses[other]
         while nucleus < top_p * total:
             nucleus += masses[place]
             place += 1
+        # draw
         place, upto = 0, masses[0]
         while upto <= u * nucleus:
             place += 1
@@ -301,6 +304,7 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
             k = 1
         if k == 0 or k > vocab:
             k = vocab
+        # collect the survivors
         lowest, n, zero, least = 0, vocab, np.float32(0), np.float32(-math.inf)
         if vocab <= KEPT:
             gather(values, vocab, least, lowest, kept, ranks, counts)
@@ -317,10 +321,12 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
         else:
             largest = largest_of(values, vocab, of_warps)
             if largest > -math.inf:
+                # find the nucleus
                 mass = total_mass(values, vocab, lowest, largest, heat, masses)
                 if share < 1:
                     need = np.int64(math.ceil(share * mass))
                     _, mass, _ = select(values, vocab, need, largest, heat, counts, masses, members)
+                # draw
                 need = np.int64(at * mass) + 1
                 _, _, token = select(values, vocab, need, largest, heat, counts, masses, members)
     if cuda.threadIdx.x == 0:
@@ -357,6 +363,7 @@ def topk_topp_sampling(
         ValueError: `logits` is not 2-D or has no tokens, an array has another dtype or not one
             element for each row, or `block` is not a multiple of 32 up to MAX_BLOCK.
     """
+    # check
     if logits.ndim != 2:
         raise ValueError(f"logits: expected a 2-D array, found {logits.ndim}-D")
     rows, vocab = logits.shape
@@ -378,6 +385,7 @@ def topk_topp_sampling(
             raise ValueError(f"{name}: expected the shape {(rows,)}, found {array.shape}")
     if not MIN_BLOCK <= block <= MAX_BLOCK or block % WARP:
         raise ValueError(f"block: expected a multiple of {WARP} up to {MAX_BLOCK}, found {block}")
+    # launch
     if rows:
         sample_rows[rows, block](logits, temperature, top_k, top_p, u, out)
     return out

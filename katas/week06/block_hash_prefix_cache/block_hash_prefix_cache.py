@@ -37,8 +37,7 @@ class PrefixBlockManager:
     """
 
     def __init__(self, n_blocks: int, block_size: int, hash_fn: HashFn = block_hash) -> None:
-        # TODO(kata): queue, contents, sequences (about 20 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 20 lines with helpers)
 
     @property
     def n_free(self) -> int:
@@ -55,7 +54,7 @@ class PrefixBlockManager:
             ValueError: `seq` is there already, or there are no `tokens`; the message names which.
             OutOfBlocks: fewer blocks are free, besides those found, than it takes.
         """
-        # TODO(kata): find, count, then hold and take (about 60 lines with helpers)
+        # TODO(kata): check, find by content, hold and take, fill (about 60 lines with helpers)
         raise NotImplementedError
 
     def append(self, seq: Hashable, token: int) -> None:
@@ -66,8 +65,7 @@ class PrefixBlockManager:
             KeyError: there is no `seq`.
             OutOfBlocks: that takes another block, and none is free.
         """
-        # TODO(kata): perhaps a block before it, perhaps a full one after it (about 10 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, hold and take, fill (about 10 lines)
 
     def free(self, seq: Hashable) -> None:
         """
@@ -76,7 +74,7 @@ class PrefixBlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
-        raise NotImplementedError  # TODO(kata): tail first (about 4 lines)
+        raise NotImplementedError  # TODO(kata): give back (about 4 lines)
 
     def block_table(self, seq: Hashable) -> list[int]:
         """
@@ -98,7 +96,7 @@ def shareable_tokens(requests: Iterable[Sequence[int]], granularity: int) -> int
     Raises:
         ValueError: `granularity` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): a prefix tree (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, prefix tree (about 10 lines)
 
 
 def order(requests: Sequence[Sequence[int]], cached: Sequence[Sequence[int]] = ()) -> list[int]:
@@ -108,5 +106,4 @@ def order(requests: Sequence[Sequence[int]], cached: Sequence[Sequence[int]] = (
     That is a depth-first walk of their prefix tree: those that share a prefix are served in a row.
     At each fork those come first that go on as one of the token lists in `cached` does.
     """
-    # TODO(kata): depth first, what is cached before the rest (about 7 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): prefix tree (about 7 lines with helpers)

@@ -58,7 +58,7 @@ class Scheduler:
     """
 
     def __init__(self, kv_tokens: int, max_batch: int, token_budget: int) -> None:
-        raise NotImplementedError  # TODO(kata): who runs, who waits (about 25 lines with helpers)
+        raise NotImplementedError  # TODO(kata): check, queue (about 25 lines with helpers)
 
     def add(self, req_id: int, prompt_len: int) -> None:
         """
@@ -68,12 +68,11 @@ class Scheduler:
             ValueError: `req_id` is waiting or running already, or `prompt_len` is below 1 or
                 more than the cache holds; the message names which. The request is not taken in.
         """
-        # TODO(kata): two checks, then to the end of the queue (about 6 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, queue (about 6 lines)
 
     def plan(self) -> Plan:
         """Decide the next step, and count on the engine to carry it out."""
-        # TODO(kata): make room, decode, spend the rest (about 40 lines with helpers)
+        # TODO(kata): make room, decode, spend the budget (about 40 lines with helpers)
         raise NotImplementedError
 
     def finished(self, req_id: int) -> None:
@@ -87,4 +86,4 @@ def metrics(events: Iterable[Event]) -> Metrics:
 
     `events` are in order of time; those of several requests are mixed.
     """
-    raise NotImplementedError  # TODO(kata): (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): latencies (about 15 lines with helpers)

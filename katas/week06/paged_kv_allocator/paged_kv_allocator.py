@@ -35,8 +35,7 @@ class BlockManager:
     """
 
     def __init__(self, n_blocks: int, block_size: int) -> None:
-        # TODO(kata): free blocks, counts, sequences (about 10 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, pool of blocks (about 10 lines with helpers)
 
     @property
     def n_free(self) -> int:
@@ -51,8 +50,7 @@ class BlockManager:
             ValueError: `seq` is there already, or `n_tokens` is below 1; the message names which.
             OutOfBlocks: fewer blocks are free than that takes.
         """
-        # TODO(kata): check everything, then take (about 15 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, take blocks (about 15 lines with helpers)
 
     def append(self, seq: Hashable) -> Write:
         """
@@ -62,7 +60,7 @@ class BlockManager:
             KeyError: there is no `seq`.
             OutOfBlocks: that takes another block, and none is free.
         """
-        raise NotImplementedError  # TODO(kata): full, shared, or neither (about 15 lines)
+        raise NotImplementedError  # TODO(kata): copy on write (about 15 lines)
 
     def fork(self, parent: Hashable, child: Hashable) -> None:
         """
@@ -72,7 +70,7 @@ class BlockManager:
             KeyError: there is no `parent`.
             ValueError: `child` is there already.
         """
-        raise NotImplementedError  # TODO(kata): the same blocks, held once more (about 5 lines)
+        raise NotImplementedError  # TODO(kata): check, share and give back (about 5 lines)
 
     def free(self, seq: Hashable) -> None:
         """
@@ -81,7 +79,7 @@ class BlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
-        raise NotImplementedError  # TODO(kata): give back what is no longer held (about 4 lines)
+        raise NotImplementedError  # TODO(kata): share and give back (about 4 lines)
 
     def block_table(self, seq: Hashable) -> list[int]:
         """
@@ -99,8 +97,8 @@ class BlockManager:
         Raises:
             KeyError: there is no `seq`.
         """
-        raise NotImplementedError  # TODO(kata): (about 4 lines)
+        raise NotImplementedError  # TODO(kata): slots and waste (about 4 lines)
 
     def waste(self) -> float:
         """Share of the slots in blocks that are held that have no token; 0 while none is held."""
-        raise NotImplementedError  # TODO(kata): each block once (about 6 lines)
+        raise NotImplementedError  # TODO(kata): slots and waste (about 6 lines)

@@ -82,8 +82,7 @@ def step_time(
         ValueError: a chunk has no token or a negative past, a context is below 1, or `bits` is;
             the message names the argument.
     """
-    # TODO(kata): check; count tokens, pairs and cached tokens; two rooflines, their sum, the regime
-    # (about 35 lines with helpers)
+    # TODO(kata): check, count tokens and pairs, two rooflines, regime (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -100,8 +99,7 @@ def crossover_batch(
     Raises:
         ValueError: `ctx` or `bits` is below 1; the message names which.
     """
-    # TODO(kata): seconds that a sequence adds, against those of the weights (about 9 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, crossover (about 9 lines)
 
 
 def kv_token_capacity(
@@ -125,4 +123,4 @@ def kv_token_capacity(
         ValueError: `utilization` is not above 0 and at most 1, `bits` below 1 or `reserve`
             negative; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): check, subtract, divide (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, room for tokens (about 7 lines)

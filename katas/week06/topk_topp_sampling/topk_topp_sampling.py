@@ -125,6 +125,6 @@ def topk_topp_sampling(
         ValueError: `logits` is not 2-D or has no tokens, an array has another dtype or not one
             element for each row, or `block` is not a multiple of 32 up to MAX_BLOCK.
     """
-    # TODO(kata): write the kernel and device functions of your own, with a block for each row; then
-    # check, allocate, launch (about 205 lines with helpers)
+    # TODO(kata): check, launch, collect the survivors, walk down the digits, find the nucleus, draw
+    # (about 205 lines with helpers)
     raise NotImplementedError
