@@ -42,24 +42,30 @@ class MiniDDP:
             ValueError: `bucket_bytes` is less than 1, or no parameter of `module` needs a
                 gradient. Nothing has been sent then.
         """
+        # check
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if bucket_bytes < 1:
             raise ValueError(f"bucket_bytes: expected at least 1, found {bucket_bytes}.")
         if not trainable:
             raise ValueError("module: expected a parameter that needs a gradient, found none.")
+        # fill the buckets
         self._comm = comm
         self._listening = True
         self._buckets = _buckets(trainable, bucket_bytes)
         self._launched = 0
+        # copy from rank 0
         _copy_from_root(module, comm)
+        # launch in order
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
 
     def finish(self) -> None:
         """Reduce what has not been reduced, wait for all of it, and leave averages in `.grad`."""
+        # launch in order
         while self._launched < len(self._buckets):
             self._launch_next()
+        # wait and unpack
         for bucket in self._buckets:
             _unpack(bucket)
         self._launched = 0
@@ -67,6 +73,7 @@ class MiniDDP:
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let the backward passes inside add to `.grad`, and send nothing."""
+        # pause
         before, self._listening = self._listening, False
         try:
             yield
@@ -74,6 +81,7 @@ class MiniDDP:
             self._listening = before
 
     def _arrived(self, bucket: _Bucket, _: Tensor) -> None:
+        # launch in order
         if not self._listening:
             return
         bucket.arrived += 1

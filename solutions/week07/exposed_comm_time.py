@@ -42,6 +42,7 @@ def step_breakdown(trace: Mapping[str, Any], step: int) -> Breakdown:
     Raises:
         ValueError: no step is annotated, or not this one; the message names "step".
     """
+    # cut to the step
     start, end = _window(trace["traceEvents"], step)
     compute: list[Span] = []
     comm: list[Span] = []
@@ -49,6 +50,7 @@ def step_breakdown(trace: Mapping[str, Any], step: int) -> Breakdown:
         if event.get("cat") in GPU_WORK:
             span = max(start, event["ts"]), min(end, event["ts"] + event["dur"])
             (comm if event["name"].startswith(COMM) else compute).append(span)
+    # union of intervals
     compute_us, comm_us, busy_us = (_covered(spans) for spans in (compute, comm, compute + comm))
     total_us = end - start
     return Breakdown(
@@ -89,6 +91,7 @@ def predict(
         ValueError: a number is below 1, or `t_compute_per_sample` not above 0; the message names
             it.
     """
+    # check
     _check_at_least_1(
         params=params,
         bytes_per_el=bytes_per_el,
@@ -100,9 +103,11 @@ def predict(
         raise ValueError(
             f"t_compute_per_sample: expected more than 0, found {t_compute_per_sample}"
         )
+    # compute time
     compute_s = batch * t_compute_per_sample
     if world == 1:
         return Breakdown(compute=compute_s, comm=0.0, exposed=0.0, idle=0.0, total=compute_s)
+    # bucket after bucket
     size = params * bytes_per_el
     done_s = comm_s = 0.0
     for first in range(0, size, bucket_bytes):
@@ -133,9 +138,11 @@ def break_even_batch(
     Raises:
         ValueError: `share` is not above 0 and at most 1; what `predict` refuses.
     """
+    # check
     if not 0 < share <= 1:
         raise ValueError(f"share: expected above 0 and at most 1, found {share}")
 
+    # search the batch
     def hidden(batch: int) -> bool:
         found = predict(
             params, bytes_per_el, t_compute_per_sample, batch, world, profile, bucket_bytes

@@ -70,9 +70,11 @@ def coords(rank: int, tp: int, pp: int, dp: int) -> tuple[int, int, int]:
         ValueError: `tp`, `pp` or `dp` is below 1, or there is no such `rank`; the message names
             which.
     """
+    # check
     _check_sizes(tp=tp, pp=pp, dp=dp)
     if not 0 <= rank < tp * pp * dp:
         raise ValueError(f"rank: expected 0 to {tp * pp * dp - 1}, found {rank}.")
+    # place of a rank
     return rank % tp, rank // (tp * dp), rank // tp % dp
 
 
@@ -83,7 +85,9 @@ def groups(tp: int, pp: int, dp: int) -> dict[str, list[list[int]]]:
     Raises:
         ValueError: `tp`, `pp` or `dp` is below 1; the message names which.
     """
+    # check
     _check_sizes(tp=tp, pp=pp, dp=dp)
+    # groups
     world = tp * pp * dp
     return {
         "tp": _strided(world, size=tp, stride=1),
@@ -103,11 +107,13 @@ def comm_bytes(model: Model, tp: int, pp: int, dp: int, micro: int, m: int) -> d
         ValueError: a number is below 1, `pp` does not divide the layers, or `tp` the heads; the
             message names which.
     """
+    # check
     _check_sizes(tp=tp, pp=pp, dp=dp, micro=micro, m=m)
     if model.layers % pp != 0:
         raise ValueError(f"pp: expected a divisor of {model.layers} layers, found {pp}.")
     if model.heads % tp != 0:
         raise ValueError(f"tp: expected a divisor of {model.heads} heads, found {tp}.")
+    # traffic
     layers = model.layers // pp
     activations = micro * model.seq * model.d
     gradients = layers * model.layer_params // tp
@@ -126,6 +132,7 @@ def step_time(model: Model, config: Config, global_batch: int, cluster: Cluster)
 
     `config` splits the model and the batch without a remainder.
     """
+    # time of a step
     tp, pp, dp = config.tp, config.pp, config.dp
     m = global_batch // dp
     sent = comm_bytes(model, tp, pp, dp, micro=1, m=m)
@@ -143,7 +150,9 @@ def best_config(model: Model, world: int, global_batch: int, cluster: Cluster) -
         ValueError: `global_batch` is below 1, or no split over `world` GPUs fits; the message
             names which.
     """
+    # check
     _check_sizes(global_batch=global_batch)
+    # search
     fitting = []
     for tp in _divisors(world):
         for pp in _divisors(world // tp):

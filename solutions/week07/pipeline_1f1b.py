@@ -39,7 +39,9 @@ def gpipe(p: int, m: int) -> list[list[Op]]:
     Raises:
         ValueError: `p` or `m` is below 1; the message names which.
     """
+    # check
     _check_sizes(p=p, m=m)
+    # order the passes
     return [[Op(kind, micro) for kind in "FB" for micro in range(m)] for _ in range(p)]
 
 
@@ -50,8 +52,11 @@ def one_f_one_b(p: int, m: int) -> list[list[Op]]:
     Raises:
         ValueError: `p` or `m` is below 1; the message names which.
     """
+    # check
     _check_sizes(p=p, m=m)
+    # order the passes
     forwards, backwards = ([Op(kind, micro) for micro in range(m)] for kind in "FB")
+    # warm up
     # a micro-batch has p - s - 1 stages to go through before its gradient can be on its way back
     return [_alternating(forwards, backwards, warm_up=p - s - 1) for s in range(p)]
 
@@ -66,14 +71,17 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
         ValueError: `p`, `m` or `v` is below 1, or `m` is not a multiple of `p`; the message
             names which.
     """
+    # check
     _check_sizes(p=p, m=m, v=v)
     if m % p != 0:
         raise ValueError(f"m: expected a multiple of p ({p}), found {m}.")
     if v == 1:
         return one_f_one_b(p, m)
+    # order the passes
     # p micro-batches go through chunk 0, the same through chunk 1 … before the next p set out
     forwards = [Op("F", k // (p * v) * p + k % p, k // p % v) for k in range(m * v)]
     backwards = [Op("B", micro, v - 1 - chunk) for _, micro, chunk in forwards]
+    # warm up
     return [
         _alternating(forwards, backwards, warm_up=2 * (p - s - 1) + (v - 1) * p) for s in range(p)
     ]
@@ -89,6 +97,7 @@ def simulate(schedule: Sequence[Sequence[Op]], t_f: float, t_b: float, t_comm: f
     Raises:
         ValueError: no stage can go on, though there are ops left: "schedule: …".
     """
+    # run what is ready
     p = len(schedule)
     last = p * (1 + max(op.chunk for ops in schedule for op in ops)) - 1
     ends: dict[tuple[str, int, int], float] = {}
@@ -108,6 +117,7 @@ def simulate(schedule: Sequence[Sequence[Op]], t_f: float, t_b: float, t_comm: f
     if stuck:
         waiting = [f"stage {s} for what {ops[-1]} needs" for s, ops in enumerate(left) if ops]
         raise ValueError(f"schedule: expected it to end, found waiting {', '.join(waiting)}.")
+    # measure
     makespan = max(clocks)
     busy = sum(t_f if op.kind == "F" else t_b for ops in schedule for op in ops)
     return Sim(
@@ -125,8 +135,10 @@ def _check_sizes(**sizes: int) -> None:
 
 def _alternating(forwards: list[Op], backwards: list[Op], warm_up: int) -> list[Op]:
     """`warm_up` forwards, then forward and backward in turn, then the backwards that are left."""
+    # warm up
     warm_up = min(warm_up, len(forwards))
     ops = forwards[:warm_up]
+    # alternate and drain
     for at in range(warm_up, len(forwards)):
         ops += forwards[at], backwards[at - warm_up]
     return ops + backwards[len(forwards) - warm_up :]

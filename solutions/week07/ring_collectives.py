@@ -50,10 +50,13 @@ def ring_reduce_scatter(
     Raises:
         ValueError: `x` is not 1-D. Nothing has been sent then.
     """
+    # check
     if x.dim() != 1:
         raise ValueError(f"x: expected 1 axis, found {x.dim()}.")
+    # pad and cut
     chunks = padded_chunks(x, world)
     arriving = torch.empty_like(chunks[0])
+    # pass and add
     # the sum of chunk c starts at rank c + 1 and is complete after it has gone round to rank c
     for step in range(1, world):
         _pass_right(chunks[(rank - step) % world], arriving, rank, world, p2p)
@@ -72,8 +75,10 @@ def ring_all_gather(
     Raises:
         ValueError: `chunk` is not 1-D. Nothing has been sent then.
     """
+    # check
     if chunk.dim() != 1:
         raise ValueError(f"chunk: expected 1 axis, found {chunk.dim()}.")
+    # gather
     chunks = chunk.new_empty(world, chunk.numel())
     chunks[rank] = chunk
     # what arrived in one step is what the right-hand neighbour lacks in the next

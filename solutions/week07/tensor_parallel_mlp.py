@@ -43,6 +43,7 @@ class ColumnParallelLinear(nn.Module):
         """
         super().__init__()
         self.tp = tp
+        # this rank's part
         self.weight = nn.Parameter(_part("weight", weight, 0, tp))
         self.bias = None if bias is None else nn.Parameter(_part("bias", bias, 0, tp))
 
@@ -73,6 +74,7 @@ class RowParallelLinear(nn.Module):
         """
         super().__init__()
         self.tp = tp
+        # this rank's part
         self.weight = nn.Parameter(_part("weight", weight, 1, tp))
         self.bias = None if bias is None else nn.Parameter(bias.clone())
 
@@ -94,8 +96,11 @@ def parallel_swiglu_mlp(
 
     One all-reduce of the size of `x` forward, and one backward.
     """
+    # begin a parallel region
     x = copy_to_tp(x, tp)
+    # compute the part
     hidden = F.silu(F.linear(x, wg)) * F.linear(x, wu)
+    # end a parallel region
     return reduce_from_tp(F.linear(hidden, wd), tp)
 
 
@@ -119,36 +124,44 @@ def parallel_attention(
     Raises:
         ValueError: the ranks do not divide `heads`, or `kv_heads`. Nothing has been sent then.
     """
+    # check
     _assert_divides("heads", heads, tp)
     _assert_divides("kv_heads", kv_heads, tp)
+    # begin a parallel region
     x = copy_to_tp(x, tp)
+    # compute the part
     counts = (heads // tp.world, kv_heads // tp.world, kv_heads // tp.world)
     q, k, v = (
         F.linear(x, weight).unflatten(-1, (count, -1)).transpose(1, 2)  # [b, h, q, d]
         for weight, count in zip((wq, wk, wv), counts, strict=True)
     )
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    # end a parallel region
     return reduce_from_tp(F.linear(y.transpose(1, 2).flatten(2), wo), tp)
 
 
 class _CopyToTP(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, tp: Collectives) -> Tensor:
+        # begin a parallel region
         ctx.tp = tp
         return x
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        # begin a parallel region
         return _summed(grad, ctx.tp), None
 
 
 class _ReduceFromTP(torch.autograd.Function):
     @staticmethod
     def forward(_ctx, x: Tensor, tp: Collectives) -> Tensor:
+        # end a parallel region
         return _summed(x, tp)
 
     @staticmethod
     def backward(_ctx, grad: Tensor) -> tuple[Tensor, None]:
+        # end a parallel region
         return grad, None
 
 
@@ -167,5 +180,6 @@ def _part(name: str, whole: Tensor, axis: int, tp: Collectives) -> Tensor:
 
 
 def _assert_divides(name: str, size: int, tp: Collectives) -> None:
+    # check
     if size % tp.world:
         raise ValueError(f"{name}: expected a multiple of {tp.world} ranks, found {size}.")

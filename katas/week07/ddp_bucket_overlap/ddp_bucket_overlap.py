@@ -28,16 +28,16 @@ class MiniDDP:
             ValueError: `bucket_bytes` is less than 1, or no parameter of `module` needs a
                 gradient. Nothing has been sent then.
         """
-        # TODO(kata): check, copy the state of rank 0, fill the buckets, hook the parameters (about
-        # 50 lines with helpers)
+        # TODO(kata): check, fill the buckets, copy from rank 0, launch in order (about 50 lines
+        # with helpers)
         raise NotImplementedError
 
     def finish(self) -> None:
         """Reduce what has not been reduced, wait for all of it, and leave averages in `.grad`."""
-        # TODO(kata): launch the rest, wait, unpack (about 15 lines with helpers)
+        # TODO(kata): launch in order, wait and unpack (about 15 lines with helpers)
         raise NotImplementedError
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let the backward passes inside add to `.grad`, and send nothing."""
-        raise NotImplementedError  # TODO(kata): switch off, and back to what was (about 5 lines)
+        raise NotImplementedError  # TODO(kata): pause (about 5 lines)

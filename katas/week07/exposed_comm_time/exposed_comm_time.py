@@ -42,7 +42,7 @@ def step_breakdown(trace: Mapping[str, Any], step: int) -> Breakdown:
     Raises:
         ValueError: no step is annotated, or not this one; the message names "step".
     """
-    # TODO(kata): the step's window, kernels cut to it, three unions (about 30 lines with helpers)
+    # TODO(kata): cut to the step, union of intervals (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -75,8 +75,7 @@ def predict(
         ValueError: a number is below 1, or `t_compute_per_sample` not above 0; the message names
             it.
     """
-    # TODO(kata): check; when each bucket is full, when the link is free (about 30 lines with
-    # helpers)
+    # TODO(kata): check, compute time, bucket after bucket (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -97,4 +96,4 @@ def break_even_batch(
     Raises:
         ValueError: `share` is not above 0 and at most 1; what `predict` refuses.
     """
-    raise NotImplementedError  # TODO(kata): check, double, bisect (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, search the batch (about 10 lines)

@@ -70,7 +70,7 @@ def coords(rank: int, tp: int, pp: int, dp: int) -> tuple[int, int, int]:
         ValueError: `tp`, `pp` or `dp` is below 1, or there is no such `rank`; the message names
             which.
     """
-    raise NotImplementedError  # TODO(kata): check, then divide (about 8 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, place of a rank (about 8 lines with helpers)
 
 
 def groups(tp: int, pp: int, dp: int) -> dict[str, list[list[int]]]:
@@ -80,7 +80,7 @@ def groups(tp: int, pp: int, dp: int) -> dict[str, list[list[int]]]:
     Raises:
         ValueError: `tp`, `pp` or `dp` is below 1; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): three distances (about 10 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, groups (about 10 lines with helpers)
 
 
 def comm_bytes(model: Model, tp: int, pp: int, dp: int, micro: int, m: int) -> dict[str, int]:
@@ -94,7 +94,7 @@ def comm_bytes(model: Model, tp: int, pp: int, dp: int, micro: int, m: int) -> d
         ValueError: a number is below 1, `pp` does not divide the layers, or `tp` the heads; the
             message names which.
     """
-    raise NotImplementedError  # TODO(kata): three sums (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, traffic (about 15 lines with helpers)
 
 
 def step_time(model: Model, config: Config, global_batch: int, cluster: Cluster) -> float:
@@ -103,8 +103,7 @@ def step_time(model: Model, config: Config, global_batch: int, cluster: Cluster)
 
     `config` splits the model and the batch without a remainder.
     """
-    # TODO(kata): passes and bubble, then the gradients (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): time of a step (about 15 lines with helpers)
 
 
 def best_config(model: Model, world: int, global_batch: int, cluster: Cluster) -> Config:
@@ -115,5 +114,4 @@ def best_config(model: Model, world: int, global_batch: int, cluster: Cluster) -
         ValueError: `global_batch` is below 1, or no split over `world` GPUs fits; the message
             names which.
     """
-    # TODO(kata): what divides, what fits, what is fastest (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, search (about 15 lines with helpers)

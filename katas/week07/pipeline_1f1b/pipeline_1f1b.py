@@ -38,8 +38,7 @@ def gpipe(p: int, m: int) -> list[list[Op]]:
     Raises:
         ValueError: `p` or `m` is below 1; the message names which.
     """
-    # TODO(kata): check, then one list per stage (about 6 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, order the passes (about 6 lines with helpers)
 
 
 def one_f_one_b(p: int, m: int) -> list[list[Op]]:
@@ -49,7 +48,8 @@ def one_f_one_b(p: int, m: int) -> list[list[Op]]:
     Raises:
         ValueError: `p` or `m` is below 1; the message names which.
     """
-    raise NotImplementedError  # TODO(kata): warm up, alternate, drain (about 9 lines with helpers)
+    # TODO(kata): check, order the passes, warm up, alternate and drain (about 9 lines with helpers)
+    raise NotImplementedError
 
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
@@ -62,7 +62,7 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
         ValueError: `p`, `m` or `v` is below 1, or `m` is not a multiple of `p`; the message
             names which.
     """
-    raise NotImplementedError  # TODO(kata): the same over another order of passes (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, order the passes, warm up (about 10 lines)
 
 
 def simulate(schedule: Sequence[Sequence[Op]], t_f: float, t_b: float, t_comm: float) -> Sim:
@@ -75,5 +75,5 @@ def simulate(schedule: Sequence[Sequence[Op]], t_f: float, t_b: float, t_comm: f
     Raises:
         ValueError: no stage can go on, though there are ops left: "schedule: …".
     """
-    # TODO(kata): advance every stage that can go on, until none can (about 35 lines with helpers)
+    # TODO(kata): run what is ready, measure (about 35 lines with helpers)
     raise NotImplementedError

@@ -50,7 +50,7 @@ def ring_reduce_scatter(
     Raises:
         ValueError: `x` is not 1-D. Nothing has been sent then.
     """
-    # TODO(kata): pad, then send, receive, add (about 15 lines with helpers)
+    # TODO(kata): check, pad and cut, pass and add (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -65,7 +65,7 @@ def ring_all_gather(
     Raises:
         ValueError: `chunk` is not 1-D. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): the same ring without the addition (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, gather (about 8 lines)
 
 
 def ring_all_reduce(x: Num[Tensor, " s"], rank: int, world: int, p2p: CountingP2P) -> None:
@@ -75,4 +75,4 @@ def ring_all_reduce(x: Num[Tensor, " s"], rank: int, world: int, p2p: CountingP2
     Raises:
         ValueError: `x` is not 1-D. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): compose the two (2 lines)
+    raise NotImplementedError  # TODO(kata): compose (2 lines)

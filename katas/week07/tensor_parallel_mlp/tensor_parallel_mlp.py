@@ -14,12 +14,12 @@ from harness.meters.collectives import Collectives
 
 def copy_to_tp(x: Float[Tensor, "*axes"], tp: Collectives) -> Float[Tensor, "*axes"]:
     """Begin a parallel region (Megatron's f): `x` itself; its gradient is summed over the ranks."""
-    raise NotImplementedError  # TODO(kata): a torch.autograd.Function (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): begin a parallel region (about 15 lines with helpers)
 
 
 def reduce_from_tp(x: Float[Tensor, "*axes"], tp: Collectives) -> Float[Tensor, "*axes"]:
     """End a parallel region (Megatron's g): `x` summed over the ranks; its gradient as it is."""
-    raise NotImplementedError  # TODO(kata): the other one (about 8 lines with helpers)
+    raise NotImplementedError  # TODO(kata): end a parallel region (about 8 lines with helpers)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -41,7 +41,7 @@ class ColumnParallelLinear(nn.Module):
         Raises:
             ValueError: the ranks do not divide the outputs of `weight`.
         """
-        # TODO(kata): check, copy this rank's outputs (about 10 lines with helpers)
+        # TODO(kata): check, this rank's part (about 10 lines with helpers)
         raise NotImplementedError
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch part"]:
@@ -69,11 +69,11 @@ class RowParallelLinear(nn.Module):
         Raises:
             ValueError: the ranks do not divide the inputs of `weight`.
         """
-        raise NotImplementedError  # TODO(kata): check, copy this rank's inputs (about 4 lines)
+        raise NotImplementedError  # TODO(kata): this rank's part (about 4 lines)
 
     def forward(self, x: Float[Tensor, "*batch part"]) -> Float[Tensor, "*batch d_out"]:
         """Return the whole outputs, the same on every rank."""
-        raise NotImplementedError  # TODO(kata): one layer, its sum, its bias (2 lines)
+        raise NotImplementedError  # TODO(kata): (2 lines)
 
 
 def parallel_swiglu_mlp(
@@ -88,7 +88,8 @@ def parallel_swiglu_mlp(
 
     One all-reduce of the size of `x` forward, and one backward.
     """
-    raise NotImplementedError  # TODO(kata): in, gate and up, down, out (3 lines)
+    # TODO(kata): begin a parallel region, compute the part, end a parallel region (3 lines)
+    raise NotImplementedError
 
 
 def parallel_attention(
@@ -111,4 +112,6 @@ def parallel_attention(
     Raises:
         ValueError: the ranks do not divide `heads`, or `kv_heads`. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): check, in, heads of this rank, out (about 10 lines)
+    # TODO(kata): check, begin a parallel region, compute the part, end a parallel region (about 10
+    # lines)
+    raise NotImplementedError
