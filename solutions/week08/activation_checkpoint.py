@@ -22,6 +22,7 @@ class _Checkpoint(torch.autograd.Function):
         _anchor: Tensor,
         *args: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
+        # keep the arguments
         ctx.fn, ctx.surroundings = fn, _Surroundings(args)
         ctx.places = [at for at, arg in enumerate(args) if isinstance(arg, Tensor)]
         ctx.others = [None if isinstance(arg, Tensor) else arg for arg in args]
@@ -32,6 +33,7 @@ class _Checkpoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # run again
         args = list(ctx.others)
         for at, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             # leaves of their own: gradients stop here, and are handed on below
@@ -39,6 +41,7 @@ class _Checkpoint(torch.autograd.Function):
         with torch.enable_grad(), ctx.surroundings.restored():
             outputs = ctx.fn(*args)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        # pass on the gradients
         reached = [
             (output, grad)
             for output, grad in zip(outputs, grads, strict=True)
@@ -53,6 +56,7 @@ class _Surroundings:
     """Random state and autocast as they are now."""
 
     def __init__(self, args: Sequence[object]) -> None:
+        # remember the surroundings
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         self.gpus = list({arg.device.index for arg in tensors if arg.is_cuda})
         self.random = torch.get_rng_state()
@@ -64,6 +68,7 @@ class _Surroundings:
 
     def restored(self) -> ExitStack:
         """Put them back for a `with` block; the random numbers outside of it go on untouched."""
+        # run again
         stack = ExitStack()
         stack.enter_context(torch.random.fork_rng(self.gpus))
         torch.set_rng_state(self.random)
@@ -88,9 +93,11 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
 
     Source: Chen et al. 2016.
     """
+    # keep the arguments
     # the arguments may need no gradient where the parameters inside `fn` do
     anchor = torch.empty(0, requires_grad=True)
     outputs = _Checkpoint.apply(fn, anchor, *args)
+    # check
     found = outputs if isinstance(outputs, tuple) else (outputs,)
     if not any(isinstance(output, Tensor) for output in found):
         raise ValueError(f"fn: expected a tensor, or a tuple with one, found {outputs!r}")
@@ -107,8 +114,10 @@ def checkpoint_sequential(
         ValueError: `segments` is below 1, or above the number of layers; the message begins with
             "segments".
     """
+    # check
     if not 1 <= segments <= len(layers):
         raise ValueError(f"segments: expected 1 to {len(layers)}, found {segments}")
+    # cut into segments
     for start, end in pairwise(at * len(layers) // segments for at in range(segments + 1)):
         x = checkpoint(_run(layers[start:end]), x)
     return x
@@ -126,9 +135,11 @@ def best_segments(layer_bytes: Sequence[int], input_bytes: Sequence[int]) -> lis
     Raises:
         ValueError: the two are not of one length; the message begins with "input_bytes".
     """
+    # check
     n = len(layer_bytes)
     if len(input_bytes) != n:
         raise ValueError(f"input_bytes: expected {n}, one a layer, found {len(input_bytes)}")
+    # cut into segments
     peaks, ends = {n: 0}, {n: n}  # of the layers from here on
     for start in reversed(range(n)):
         kept = accumulate(layer_bytes[start:])

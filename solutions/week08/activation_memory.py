@@ -42,6 +42,7 @@ def layer_activation_bytes(
 
     Source: Korthikanti et al. 2022, sections 4 and 5.
     """
+    # check
     if a < 1 or h % a:
         raise ValueError(f"a: expected a divisor of h = {h}, found {a}")
     if tp < 1 or a % tp:
@@ -51,6 +52,7 @@ def layer_activation_bytes(
     if sp and s % tp:
         raise ValueError(f"tp: expected a divisor of s = {s} where sp divides it, found {tp}")
     _check_recompute(recompute)
+    # whole on each rank
     tokens = s * b
     between = tp if sp else 1  # how many ranks share what lies between the parallel parts
     if recompute == "full":
@@ -58,8 +60,10 @@ def layer_activation_bytes(
     masks = mask_bytes if dropout else 0
     # both norms' and both column-parallel layers' inputs, two masks, two statistics a norm
     whole = tokens * (h * (4 * elt + 2 * masks) + 4 * stat_bytes)
+    # divided over the ranks
     # q, k, v, the output projection's input, GELU's input and output
     shared = tokens * h * (3 + 1 + 4 + 4) * elt
+    # attention core
     if recompute == "selective":
         core = 0
     elif flash:
@@ -80,6 +84,7 @@ def recompute_flops_overhead(s: int, h: int, mode: str) -> float:
 
     Source: Korthikanti et al. 2022, section 5 and appendix A.
     """
+    # FLOPs that run twice
     _check_recompute(mode, "mode")
     core = 2 * s  # a token's products with s keys and s values of width h, over 2h FLOPs each
     forward = 12 * h + core  # and with the layer's 12 h² weights
@@ -94,6 +99,7 @@ def measured_bytes(layer: nn.Module, x: Tensor) -> int:
     Each distinct storage counts once, whole, however many views of it are saved. What belongs
     to the layer, its parameters and buffers, does not count; its input does, where it is saved.
     """
+    # saved storages
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:

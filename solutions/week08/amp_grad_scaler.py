@@ -80,6 +80,7 @@ class GradScaler:
         backoff: float = 0.5,
         interval: int = 2000,
     ) -> None:
+        # check
         if not init > 0:
             raise ValueError(f"init: expected above 0, found {init}")
         if not growth > 1:
@@ -88,6 +89,7 @@ class GradScaler:
             raise ValueError(f"backoff: expected between 0 and 1, found {backoff}")
         if interval < 1:
             raise ValueError(f"interval: expected 1 or more, found {interval}")
+        # keep and restore
         self.current_scale = c_float(init).value
         self.growth = growth
         self.backoff = backoff
@@ -118,6 +120,7 @@ class GradScaler:
                 unscaled or stepped with since then.
             ValueError: a gradient is float16, where what scaling has saved would be lost again.
         """
+        # check
         if not self._scaled:
             raise RuntimeError("unscale_: expected scale(loss) since the last update, found none")
         if optimizer in self._not_finite:
@@ -125,6 +128,7 @@ class GradScaler:
         found = gradients(optimizer)
         if any(one.dtype == torch.float16 for one in found):
             raise ValueError("optimizer: expected gradients wider than float16, found float16")
+        # unscale and note
         device = found[0].device if found else None
         noted = torch.zeros(1, device=device)
         # by a tensor: the inverse of a scale that has sunk to 0 is inf, and no error
@@ -144,10 +148,13 @@ class GradScaler:
         Raises:
             RuntimeError: it has been asked to since the last update; what `unscale_` refuses.
         """
+        # check
         if optimizer in self._overflowed:
             raise RuntimeError("step: expected one call between updates, found a second")
+        # unscale and note
         if optimizer not in self._not_finite:
             self.unscale_(optimizer)
+        # step or skip
         overflowed = bool(self._not_finite[optimizer].item())
         self._overflowed[optimizer] = overflowed
         if not overflowed:
@@ -163,8 +170,10 @@ class GradScaler:
         Raises:
             RuntimeError: no optimizer's gradients were looked at since the last update.
         """
+        # check
         if not self._not_finite:
             raise RuntimeError("update: expected an optimizer that stepped before, found none")
+        # adjust the scale
         known = [self._overflowed.get(key) for key in self._not_finite]
         waiting = [noted for key, noted in self._not_finite.items() if key not in self._overflowed]
         if any(known) or any(bool(noted.item()) for noted in waiting):
@@ -180,6 +189,7 @@ class GradScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on elsewhere: numbers by name, as JSON can hold them."""
+        # keep and restore
         return {
             "scale": self.current_scale,
             "growth": self.growth,
@@ -190,6 +200,7 @@ class GradScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave, whatever this one was made with."""
+        # keep and restore
         self.current_scale = state["scale"]
         self.growth = state["growth"]
         self.backoff = state["backoff"]
@@ -205,9 +216,12 @@ def clipped_step(scaler: GradScaler, optimizer: Optimizer, max_norm: float) -> T
     Returns:
         The norm of the true gradients before they were clipped, a tensor without axes.
     """
+    # unscale and note
     scaler.unscale_(optimizer)
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    # step or skip
     scaler.step(optimizer)
+    # adjust the scale
     scaler.update()
     return norm

@@ -66,6 +66,7 @@ class FSDPUnit:
         Raises:
             ValueError: module: no parameters, or some frozen and some not.
         """
+        # check
         slots = named_slots(module)
         params = list(dict.fromkeys(param for _, _, param in slots))
         trained = {param.requires_grad for param in params}
@@ -74,6 +75,7 @@ class FSDPUnit:
                 f"module: expected parameters that are all frozen or all not, found {len(params)}, "
                 f"{sum(param.requires_grad for param in params)} of them not frozen."
             )
+        # flatten and shard
         self._comm = comm
         self._reshard_after_forward = reshard_after_forward
         self._shapes = [param.shape for param in params]
@@ -93,6 +95,7 @@ class FSDPUnit:
             del owner._parameters[name]
         module.register_parameter("shard", self.shard)
 
+        # register hooks
         self.following: FSDPUnit | None = None
         self.preceding: FSDPUnit | None = None
         self._pending: Pending | None = None
@@ -104,6 +107,7 @@ class FSDPUnit:
             self._flat.register_post_accumulate_grad_hook(self._reduce)
 
     def _before_forward(self, _module: nn.Module, _args: object) -> None:
+        # gather
         self._gather()
         if self.following is not None and not in_backward():
             self.following._start()
@@ -112,6 +116,7 @@ class FSDPUnit:
             setattr(owner, name, views[at].view(self._shapes[at]))
 
     def _after_forward(self, _module: nn.Module, _args: object, output: object) -> None:
+        # reduce and free
         for owner, name, _ in self._slots:
             delattr(owner, name)
         tensors = [one for one in tree_leaves(output) if isinstance(one, Tensor)]
@@ -125,6 +130,7 @@ class FSDPUnit:
             self._free()
 
     def _before_backward(self, _grad: Tensor) -> None:
+        # gather
         after_backward(self._finish)
         self._gather()
         if self.preceding is not None and self.preceding._awaits_backward:
@@ -134,6 +140,7 @@ class FSDPUnit:
     @torch.no_grad()
     def _reduce(self, flat: Tensor) -> None:
         """Reduce the gradient of the whole, which is complete, into that of the part."""
+        # reduce and free
         assert flat.grad is not None
         mine = torch.empty_like(self.shard)
         self._comm.reduce_scatter(mine, flat.grad).wait()
@@ -144,11 +151,13 @@ class FSDPUnit:
 
     def _finish(self) -> None:
         """Free what no gradient of its own has freed: a frozen unit, one that was not reached."""
+        # reduce and free
         self._awaits_backward = False
         self._free()
 
     def _start(self) -> None:
         """Start to gather, unless that has been done."""
+        # gather
         if self._pending is None and not self._whole:
             allocate_storage(self._flat)
             # autograd must not see the write: .data has a version counter of its own
@@ -156,6 +165,7 @@ class FSDPUnit:
 
     def _gather(self) -> None:
         """Have the whole."""
+        # gather
         self._start()
         if self._pending is not None:
             self._pending.wait()
@@ -163,6 +173,7 @@ class FSDPUnit:
             self._whole = True
 
     def _free(self) -> None:
+        # reduce and free
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
@@ -185,12 +196,14 @@ def fully_shard_(
     Raises:
         ValueError: a parameter of `model` is in two of the units or in none; it is named.
     """
+    # check
     for name, param in model.named_parameters():
         owners = sum(any(param is own for own in unit.parameters()) for unit in units)
         if owners != 1:
             raise ValueError(
                 f"{name}: expected each parameter in one of the units, found {owners}."
             )
+    # link the units
     made = [FSDPUnit(unit, comm, reshard_after_forward=reshard_after_forward) for unit in units]
     for unit, following in pairwise(made):
         unit.following, following.preceding = following, unit

@@ -24,6 +24,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         reduction: str,
         rows: int,
     ) -> Tensor:
+        # cut into chunks
         wide = torch.promote_types(x.dtype, torch.float32)
         for_x, for_w = ctx.needs_input_grad[:2]
         dx = torch.empty_like(x) if for_x else None
@@ -38,6 +39,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = (n.clamp_min(1).to(wide) * lift).reciprocal()
         total = torch.zeros((), dtype=wide, device=x.device)
         minus_one = torch.full((rows, 1), -1, dtype=wide, device=x.device)
+        # loss of a chunk
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
             tokens = x[part].masked_fill(ignored[part], 0)  # 0 times infinity would be NaN
@@ -45,6 +47,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total -= log_p.gather(1, labels[part]).masked_fill(ignored[part], 0).sum()
             if not (for_x or for_w):
                 continue
+            # gradients of a chunk
             dlogits = log_p.exp_().scatter_add_(1, labels[part], minus_one[: len(tokens)])
             dlogits = (dlogits if lift == 1 else dlogits.mul_(lift)).to(x.dtype)
             dlogits = dlogits.masked_fill_(ignored[part], 0)
@@ -52,11 +55,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 dx[part] = (_product(dlogits, w) * scale).masked_fill_(ignored[part], 0)
             if dw is not None:
                 _add_product(dw, dlogits.T, tokens)
+        # scale the gradients
         ctx.save_for_backward(dx, None if dw is None else dw.mul_(scale).to(w.dtype))
         return (total / n).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # scale the gradients
         # not in place: backward may be called again
         scaled = [None if kept is None else kept * grad for kept in ctx.saved_tensors]
         return *scaled, None, None, None, None
@@ -86,12 +91,14 @@ def linear_cross_entropy(
 
     Source: Wijmans et al. 2024 (Cut Cross-Entropy); Hsu et al. 2024 (Liger Kernel).
     """
+    # check
     _check(x, w, target)
     v = len(w)
     if ((target != ignore_index) & ((target < 0) | (target >= v))).any():
         raise ValueError(f"target: expected 0 to {v - 1} or {ignore_index}, found others")
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction: expected mean or sum, found {reduction!r}")
+    # cut into chunks
     rows = _rows(x, v, chunk_bytes)
     if chunk_bytes is None:
         rows = max(rows, len(x) // 8)  # few chunks: each reads and writes all of dw
@@ -118,9 +125,12 @@ def shard_stats(
         ValueError: `w` is not as wide as `x`, or of another dtype; `target` is not one number for
             each token; `chunk_bytes` is below 1. The message begins with the argument's name.
     """
+    # check
     _check(x, w, target)
+    # cut into chunks
     wide = torch.promote_types(x.dtype, torch.float32)
     rows = _rows(x, len(w), chunk_bytes)
+    # shard statistics
     lse, label = (torch.empty(len(x), dtype=wide, device=x.device) for _ in range(2))
     elsewhere = (target < first) | (target >= first + len(w))
     places = (target - first).masked_fill(elsewhere, 0)[:, None]

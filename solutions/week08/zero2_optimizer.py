@@ -72,11 +72,13 @@ class ZeroAdamW:
             ValueError: params: none, of several dtypes, on several devices, or one twice;
                 lr, weight_decay: negative; betas: not in [0, 1).
         """
+        # check
         self.param_groups = as_groups(
             params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay
         )
         self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
         self._check()
+        # this rank's part
         self._comm = comm
         self._n = sum(param.numel() for param in self._params)
         self._size = -(-self._n // comm.world)
@@ -92,8 +94,10 @@ class ZeroAdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Update the weights by the mean over the ranks of the gradients, which are dropped."""
+        # reduce the gradients
         whole = self._reduced()
         self._gradient = None
+        # update the part
         self._steps += 1
         begin = 0
         for group in self.param_groups:
@@ -109,6 +113,7 @@ class ZeroAdamW:
             exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             root = (exp_avg_sq / (1 - beta2**self._steps)).sqrt_().add_(group["eps"])
             master.addcdiv_(exp_avg, root, value=-group["lr"] / (1 - beta1**self._steps))
+        # gather the parts
         mine = self._state["master"].to(self._params[0].dtype)
         write_back(self._gathered(mine), self._params)
 
@@ -125,7 +130,9 @@ class ZeroAdamW:
 
         The norm is that of all parameters. Reduces the gradients, so that `step` need not.
         """
+        # reduce the gradients
         gradient = self._reduced()
+        # clip
         squared = gradient.double().square().sum()
         self._comm.all_reduce(squared).wait()
         norm = squared.sqrt().item()
@@ -138,6 +145,7 @@ class ZeroAdamW:
 
     def consolidate(self) -> State:
         """Return the state of all ranks, on each: like `state_dict`, n elements without padding."""
+        # gather the parts
         whole = {name: self._gathered(flat)[: self._n] for name, flat in self._state.items()}
         return {"step": self._steps} | whole
 
@@ -151,11 +159,13 @@ class ZeroAdamW:
         Raises:
             ValueError: state: not of as many elements as the parameters.
         """
+        # check
         for name in self._state:
             if state[name].numel() != self._n:
                 raise ValueError(
                     f"state: expected {self._n} elements in {name}, found {state[name].numel()}."
                 )
+        # this rank's part
         self.zero_grad()
         self._steps = state["step"]
         padded = self._size * self._comm.world

@@ -52,10 +52,13 @@ def model_states(n_params: int, world: int, stage: int, precision: str = "mixed-
 
     Source: Rajbhandari et al. 2019, sections 3.1 and 5.
     """
+    # check
     _check(world, stage)
     if n_params < 0:
         raise ValueError(f"n_params: expected 0 or more, found {n_params}")
+    # bytes per parameter
     params, grads, optimizer = _bytes_per_param(precision)
+    # divide by stage
     shard = _shard(n_params, world)
     return Memory(
         params=params * (shard if stage >= 3 else n_params),
@@ -77,11 +80,13 @@ def comm_bytes(n_params: int, world: int, stage: int, bytes_per_param: int = 2) 
 
     Source: Rajbhandari et al. 2019, section 7.
     """
+    # check
     _check(world, stage)
     if n_params < 0:
         raise ValueError(f"n_params: expected 0 or more, found {n_params}")
     if bytes_per_param < 1:
         raise ValueError(f"bytes_per_param: expected 1 or more, found {bytes_per_param}")
+    # count the collectives
     # reduce-scatter and all-gather; stage 3 gathers for forward, and again for backward
     collectives = 3 if stage == 3 else 2
     return collectives * (world - 1) * _shard(n_params, world) * bytes_per_param
@@ -100,13 +105,16 @@ def peak_memory(units: Sequence[Unit], mode: str, world: int) -> int:
         ValueError: `mode` is not in `MODES`, or `world` below 1. The message begins with the
             argument's name.
     """
+    # check
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, found {mode!r}")
     _check_world(world)
+    # bytes per parameter
     gathers = mode == "fsdp-bf16"
     ranks = world if gathers else 1
     size, grad_size, optimizer = _BYTES["fp32" if mode == "ddp-fp32" else "mixed-bf16"]
     resident = sum(_shard(unit.params, ranks) for unit in units) * (size + optimizer)
+    # walk back through the units
     kept = sum(unit.kept for unit in units) * size
     grads = peak = 0  # of the units whose backward pass is over
     for unit in reversed(units):
@@ -125,10 +133,13 @@ def max_params(world: int, stage: int, mem: int, precision: str = "mixed-bf16") 
         ValueError: `mem` is negative, or an argument is refused by `model_states`. The message
             begins with the argument's name.
     """
+    # check
     _check(world, stage)
     if mem < 0:
         raise ValueError(f"mem: expected 0 or more, found {mem}")
+    # bytes per parameter
     sizes = _bytes_per_param(precision)
+    # invert
     replicated, sharded = sum(sizes[: 3 - stage]), sum(sizes[3 - stage :])
     # `world` parameters add one element to each shard, and so does the first of them alone
     group = world * replicated + sharded

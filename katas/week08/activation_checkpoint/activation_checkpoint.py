@@ -24,7 +24,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
 
     Source: Chen et al. 2016.
     """
-    # TODO(kata): a torch.autograd.Function of your own (about 55 lines with helpers)
+    # TODO(kata): check, keep the arguments, remember the surroundings, run again, pass on the
+    # gradients (about 55 lines with helpers)
     raise NotImplementedError
 
 
@@ -38,8 +39,7 @@ def checkpoint_sequential(
         ValueError: `segments` is below 1, or above the number of layers; the message begins with
             "segments".
     """
-    # TODO(kata): cut, and checkpoint each part (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, cut into segments (about 10 lines with helpers)
 
 
 def best_segments(layer_bytes: Sequence[int], input_bytes: Sequence[int]) -> list[int]:
@@ -54,4 +54,4 @@ def best_segments(layer_bytes: Sequence[int], input_bytes: Sequence[int]) -> lis
     Raises:
         ValueError: the two are not of one length; the message begins with "input_bytes".
     """
-    raise NotImplementedError  # TODO(kata): from the last layer to the first (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, cut into segments (about 15 lines)

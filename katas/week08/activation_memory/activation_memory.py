@@ -41,8 +41,8 @@ def layer_activation_bytes(
 
     Source: Korthikanti et al. 2022, sections 4 and 5.
     """
-    # TODO(kata): check, then every tensor that is kept: whole, shared out, or s by s (about 25
-    # lines with helpers)
+    # TODO(kata): check, whole on each rank, divided over the ranks, attention core (about 25 lines
+    # with helpers)
     raise NotImplementedError
 
 
@@ -57,8 +57,7 @@ def recompute_flops_overhead(s: int, h: int, mode: str) -> float:
 
     Source: Korthikanti et al. 2022, section 5 and appendix A.
     """
-    # TODO(kata): FLOPs of what runs twice, over FLOPs of forward and backward (about 5 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): FLOPs that run twice (about 5 lines)
 
 
 def measured_bytes(layer: nn.Module, x: Tensor) -> int:
@@ -68,4 +67,4 @@ def measured_bytes(layer: nn.Module, x: Tensor) -> int:
     Each distinct storage counts once, whole, however many views of it are saved. What belongs
     to the layer, its parameters and buffers, does not count; its input does, where it is saved.
     """
-    raise NotImplementedError  # TODO(kata): hooks, and a set of storages (about 9 lines)
+    raise NotImplementedError  # TODO(kata): saved storages (about 9 lines)

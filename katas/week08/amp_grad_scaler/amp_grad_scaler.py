@@ -77,14 +77,12 @@ class GradScaler:
         backoff: float = 0.5,
         interval: int = 2000,
     ) -> None:
-        # TODO(kata): check, then keep the settings and what is known of this iteration (about 20
-        # lines with helpers)
+        # TODO(kata): check, keep and restore (about 20 lines with helpers)
         raise NotImplementedError
 
     def scale(self, loss: Tensor) -> Tensor:
         """`loss` times the scale, in float32, so that its gradients are times the scale as well."""
-        # TODO(kata): in float32; remember that a loss was scaled (2 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): scale (2 lines)
 
     @torch.no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -98,9 +96,7 @@ class GradScaler:
                 unscaled or stepped with since then.
             ValueError: a gradient is float16, where what scaling has saved would be lost again.
         """
-        # TODO(kata): refuse, then unscale all gradients at once and note inf and NaN (about 15
-        # lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, unscale and note (about 15 lines)
 
     def step(self, optimizer: Optimizer) -> bool:
         """
@@ -112,7 +108,7 @@ class GradScaler:
         Raises:
             RuntimeError: it has been asked to since the last update; what `unscale_` refuses.
         """
-        # TODO(kata): unscale unless that is done, ask once, step or not (about 9 lines)
+        # TODO(kata): check, unscale and note, step or skip (about 9 lines)
         raise NotImplementedError
 
     def update(self) -> None:
@@ -124,16 +120,15 @@ class GradScaler:
         Raises:
             RuntimeError: no optimizer's gradients were looked at since the last update.
         """
-        # TODO(kata): back off, count or grow; forget this iteration (about 15 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, adjust the scale (about 15 lines)
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on elsewhere: numbers by name, as JSON can hold them."""
-        raise NotImplementedError  # TODO(kata): plain numbers (about 7 lines)
+        raise NotImplementedError  # TODO(kata): keep and restore (about 7 lines)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave, whatever this one was made with."""
-        raise NotImplementedError  # TODO(kata): the way back (about 6 lines)
+        raise NotImplementedError  # TODO(kata): keep and restore (about 6 lines)
 
 
 def clipped_step(scaler: GradScaler, optimizer: Optimizer, max_norm: float) -> Tensor:
@@ -143,5 +138,5 @@ def clipped_step(scaler: GradScaler, optimizer: Optimizer, max_norm: float) -> T
     Returns:
         The norm of the true gradients before they were clipped, a tensor without axes.
     """
-    # TODO(kata): in the one order that clips the true gradients (about 6 lines)
+    # TODO(kata): unscale and note, step or skip, adjust the scale (about 6 lines)
     raise NotImplementedError

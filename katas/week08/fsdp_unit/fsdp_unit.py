@@ -66,8 +66,8 @@ class FSDPUnit:
         Raises:
             ValueError: module: no parameters, or some frozen and some not.
         """
-        # TODO(kata): flatten, keep this rank's part, free the whole, register hooks (about 85 lines
-        # with helpers)
+        # TODO(kata): check, flatten and shard, register hooks, gather, reduce and free (about 85
+        # lines with helpers)
         raise NotImplementedError
 
 
@@ -86,5 +86,4 @@ def fully_shard_(
     Raises:
         ValueError: a parameter of `model` is in two of the units or in none; it is named.
     """
-    # TODO(kata): check, make the units, let each know its neighbours (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, link the units (about 15 lines)

@@ -167,7 +167,7 @@ def test_weights_are_there_only_while_they_are_used(kata, oracle, ranks, seed):
         model = own(layers)
         before = alive_bytes()
         with network(Collectives) as (comm, _), comm_meter() as meter:
-            units = kata.fully_shard_(model, list(model), comm, reshard_after_forward=reshard)
+            _units = kata.fully_shard_(model, list(model), comm, reshard_after_forward=reshard)
             freed = before - alive_bytes()
             weights, noted = follow(model, meter)
             loss = oracle.loss(model(own(by_rank[rank])))

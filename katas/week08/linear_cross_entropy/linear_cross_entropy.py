@@ -33,8 +33,8 @@ def linear_cross_entropy(
 
     Source: Wijmans et al. 2024 (Cut Cross-Entropy); Hsu et al. 2024 (Liger Kernel).
     """
-    # TODO(kata): check, chunk, apply a torch.autograd.Function of your own (about 75 lines with
-    # helpers)
+    # TODO(kata): check, cut into chunks, loss of a chunk, gradients of a chunk, scale the gradients
+    # (about 75 lines with helpers)
     raise NotImplementedError
 
 
@@ -56,4 +56,5 @@ def shard_stats(
         ValueError: `w` is not as wide as `x`, or of another dtype; `target` is not one number for
             each token; `chunk_bytes` is below 1. The message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): the same chunks, without gradients (about 10 lines)
+    # TODO(kata): check, cut into chunks, shard statistics (about 10 lines)
+    raise NotImplementedError

@@ -72,14 +72,14 @@ class ZeroAdamW:
             ValueError: params: none, of several dtypes, on several devices, or one twice;
                 lr, weight_decay: negative; betas: not in [0, 1).
         """
-        # TODO(kata): groups, checks, this rank's part in float32 (about 35 lines with helpers)
+        # TODO(kata): check, this rank's part (about 35 lines with helpers)
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self) -> None:
         """Update the weights by the mean over the ranks of the gradients, which are dropped."""
-        # TODO(kata): reduce the gradients, update this rank's part, gather the weights (about 30
-        # lines with helpers)
+        # TODO(kata): reduce the gradients, update the part, gather the parts (about 30 lines with
+        # helpers)
         raise NotImplementedError
 
     def zero_grad(self) -> None:
@@ -93,8 +93,7 @@ class ZeroAdamW:
 
         The norm is that of all parameters. Reduces the gradients, so that `step` need not.
         """
-        # TODO(kata): reduce, sum squares over the ranks, scale (about 6 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): reduce the gradients, clip (about 6 lines)
 
     def state_dict(self) -> State:
         """Return copies: "step", and this rank's part of "master", "exp_avg" and "exp_avg_sq"."""
@@ -102,7 +101,7 @@ class ZeroAdamW:
 
     def consolidate(self) -> State:
         """Return the state of all ranks, on each: like `state_dict`, n elements without padding."""
-        raise NotImplementedError  # TODO(kata): gather, cut the padding off (2 lines)
+        raise NotImplementedError  # TODO(kata): gather the parts (2 lines)
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
@@ -114,4 +113,4 @@ class ZeroAdamW:
         Raises:
             ValueError: state: not of as many elements as the parameters.
         """
-        raise NotImplementedError  # TODO(kata): cut out this rank's part (about 10 lines)
+        raise NotImplementedError  # TODO(kata): check, this rank's part (about 10 lines)

@@ -52,8 +52,7 @@ def model_states(n_params: int, world: int, stage: int, precision: str = "mixed-
 
     Source: Rajbhandari et al. 2019, sections 3.1 and 5.
     """
-    # TODO(kata): bytes of each part, divided from the stage on that shards it (about 25 lines with
-    # helpers)
+    # TODO(kata): check, bytes per parameter, divide by stage (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -70,8 +69,7 @@ def comm_bytes(n_params: int, world: int, stage: int, bytes_per_param: int = 2) 
 
     Source: Rajbhandari et al. 2019, section 7.
     """
-    # TODO(kata): how many ring collectives, of how many bytes each (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, count the collectives (about 7 lines)
 
 
 def peak_memory(units: Sequence[Unit], mode: str, world: int) -> int:
@@ -87,7 +85,7 @@ def peak_memory(units: Sequence[Unit], mode: str, world: int) -> int:
         ValueError: `mode` is not in `MODES`, or `world` below 1. The message begins with the
             argument's name.
     """
-    # TODO(kata): what is always there, then backward through the units (about 15 lines)
+    # TODO(kata): check, bytes per parameter, walk back through the units (about 15 lines)
     raise NotImplementedError
 
 
@@ -99,4 +97,4 @@ def max_params(world: int, stage: int, mem: int, precision: str = "mixed-bf16") 
         ValueError: `mem` is negative, or an argument is refused by `model_states`. The message
             begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): the inverse of model_states (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, bytes per parameter, invert (about 9 lines)
