@@ -14,6 +14,7 @@ from harness.hardware import Profile
 
 @triton.jit
 def _fused_silu_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK: tl.constexpr):
+    # locate the block
     # neighbouring programs take neighbouring blocks of a row
     blocks_per_row = tl.cdiv(n_cols, BLOCK)
     # int64: rows * stride passes 2**31 on a 64k x 64k input
@@ -21,8 +22,10 @@ def _fused_silu_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK: 
     cols = (tl.program_id(0) % blocks_per_row) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = cols < n_cols  # [BLOCK] i1
 
+    # SiLU in float32
     x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask).to(tl.float32)  # [BLOCK] fp32
     y = x * tl.sigmoid(x)  # [BLOCK] fp32
+    # store
     tl.store(y_ptr + row * y_row_stride + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -36,6 +39,7 @@ def fused_silu(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
     Raises:
         ValueError: `x` is not floating point, not 2-D, or its last axis is not contiguous.
     """
+    # check
     if not x.is_floating_point():
         raise ValueError(f"x: expected a floating-point dtype, found {x.dtype}")
     if x.ndim != 2:
@@ -44,6 +48,7 @@ def fused_silu(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
     if cols > 1 and x.stride(1) != 1:
         raise ValueError(f"x: expected a contiguous last axis, found strides {x.stride()}")
 
+    # launch
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if y.numel():
         block = min(2048, triton.next_power_of_2(cols))  # no lane of a short row is idle

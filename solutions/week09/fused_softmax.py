@@ -19,11 +19,14 @@ def _softmax_row_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK:
     cols = tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = cols < n_cols  # [BLOCK] i1
 
+    # load the row
     # -inf in the padded lanes: max ignores it, exp2 turns it into 0
     x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=-float("inf"))
     x = x.to(tl.float32)  # [BLOCK] fp32
+    # maximum and sum
     p = tl.exp2((x - tl.max(x)) * LOG2E)  # [BLOCK] fp32, in [0, 1]
     y = p * (1.0 / tl.sum(p))
+    # write
     tl.store(y_ptr + row * y_row_stride + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -35,6 +38,7 @@ def _softmax_streaming_kernel(
     x_ptr += row * x_row_stride
     y_ptr += row * y_row_stride
 
+    # maximum and sum
     # each lane keeps the maximum and the sum of its own columns; the lanes meet after the loop
     lane_max = tl.full([BLOCK], -float("inf"), tl.float32)  # [BLOCK] fp32
     lane_sum = tl.zeros([BLOCK], tl.float32)  # [BLOCK] fp32
@@ -42,6 +46,7 @@ def _softmax_streaming_kernel(
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)
         new_max = tl.maximum(lane_max, x)
+        # rescale
         # a lane that has seen only -inf would compute -inf - -inf
         shift = tl.where(new_max == -float("inf"), 0.0, new_max)
         lane_sum = lane_sum * tl.exp2((lane_max - shift) * LOG2E) + tl.exp2((x - shift) * LOG2E)
@@ -51,6 +56,7 @@ def _softmax_streaming_kernel(
     row_sum = tl.sum(lane_sum * tl.exp2((lane_max - row_max) * LOG2E))
     scale = 1.0 / row_sum
 
+    # write
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + cols, mask=cols < n_cols).to(tl.float32)
@@ -76,6 +82,7 @@ def fused_softmax(
         ValueError: `x` is not floating point, not 2-D, has no columns, or its last axis is not
             contiguous.
     """
+    # check
     if not x.is_floating_point():
         raise ValueError(f"x: expected a floating-point dtype, found {x.dtype}")
     if x.ndim != 2 or x.shape[1] == 0:
@@ -84,6 +91,7 @@ def fused_softmax(
     if cols > 1 and x.stride(1) != 1:
         raise ValueError(f"x: expected a contiguous last axis, found strides {x.stride()}")
 
+    # choose a kernel
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if rows:
         row_block = triton.next_power_of_2(cols)

@@ -31,6 +31,7 @@ def _gemv_kernel(
     last = min(first + split_size, K)
     w_rows = w_ptr + rows[:, None] * w_row_stride
 
+    # multiply and add
     # a tile of sums for each vector, so that lanes meet once, after the loop
     accs = (tl.zeros([BLOCK_N, BLOCK_K], tl.float32),) * B
     for start in tl.range(first, last, BLOCK_K, num_stages=STAGES):
@@ -44,6 +45,7 @@ def _gemv_kernel(
             sums = sums + (accs[b] + w * x[None, :],)
         accs = sums
 
+    # reduce the lanes
     for b in tl.static_range(B):
         y = tl.sum(accs[b], axis=1)  # [BLOCK_N] fp32, rounded by the store where there is one split
         tl.store(out_ptr + (split * B + b) * N + rows, y, mask=rows < N)
@@ -51,6 +53,7 @@ def _gemv_kernel(
 
 @triton.jit
 def _sum_kernel(part_ptr, y_ptr, size, num_splits, BLOCK: tl.constexpr):
+    # add the splits
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = offsets < size
     acc = tl.zeros([BLOCK], tl.float32)
@@ -78,17 +81,20 @@ def gemv(w: Float[Tensor, "n k"], x: Float[Tensor, "b k"], sms: int = 132) -> Fl
         ValueError: an argument is not as said above, dtypes or devices differ, or bfloat16 tensors
             are on the CPU, where the interpreter cannot compute with them.
     """
+    # check
     _check(w, x, sms)
     (N, K), B = w.shape, x.shape[0]
     y = torch.empty((B, N), dtype=w.dtype, device=w.device)
     if not N or not K:
         return y.zero_()
+    # count the splits
     BLOCK_N, BLOCK_K = (8, 32 * LANE_BYTES // w.itemsize) if w.is_cuda else (32, 256)
     tiles = triton.cdiv(N, BLOCK_N)
     # from N and K alone: a number that followed B would change the order of the sums
     wanted = min(triton.cdiv(PROGRAMS_PER_SM * sms, tiles), triton.cdiv(K, MIN_SPLIT))
     split_size = triton.cdiv(K, wanted * BLOCK_K) * BLOCK_K
     num_splits = triton.cdiv(K, split_size)
+    # launch
     out = y if num_splits == 1 else y.new_empty((num_splits, B, N), dtype=torch.float32)
     _gemv_kernel[(tiles, num_splits)](
         w, x, out, w.stride(0), x.stride(), N, K, split_size,

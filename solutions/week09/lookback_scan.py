@@ -36,14 +36,17 @@ def _unpack(words):
 def _lookback_kernel(
     x_ptr, y_ptr, words_ptr, ticket_ptr, n, x_stride, BLOCK: tl.constexpr, WINDOW: tl.constexpr
 ):
+    # ticket
     # blocks are numbered as they start, so that whoever is waited for has started
     block = tl.atomic_add(ticket_ptr, 1, sem="relaxed")  # i64
+    # aggregate
     offsets = block * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i64
     mask = offsets < n
     x = tl.load(x_ptr + offsets * x_stride, mask=mask, other=0.0).to(tl.float32)  # [BLOCK] fp32
     total = tl.sum(x)
     tl.atomic_xchg(words_ptr + block, _pack(total, AGGREGATE), sem="relaxed")
 
+    # look back
     # a word for each thread: of warps that load the same word one may see it earlier than another,
     # and leave the loop alone
     lanes = tl.arange(0, WINDOW)
@@ -59,6 +62,7 @@ def _lookback_kernel(
         if tl.min(tl.where(counts, states, PREFIX)) != NOTHING:
             before += tl.sum(tl.where(counts, values, 0.0))
             last = tl.where(nearest < WINDOW, -1, last - WINDOW)
+    # prefix and result
     tl.atomic_xchg(words_ptr + block, _pack(before + total, PREFIX), sem="relaxed")
 
     y = before + tl.cumsum(x)
@@ -82,7 +86,9 @@ def lookback_scan(x: Float[Tensor, " n"], block: int = 4096) -> Float[Tensor, " 
 
     Source: Merrill and Garland 2016, Single-pass parallel prefix scan with decoupled look-back.
     """
+    # check
     _check(x, block)
+    # launch
     n = x.numel()
     y = torch.empty(n, dtype=x.dtype, device=x.device)
     if n:

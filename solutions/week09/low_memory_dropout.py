@@ -22,11 +22,14 @@ def _kept(seed, counter, threshold, BLOCK: tl.constexpr):
 # not specialized: no seed, offset or threshold needs a build of its own for being 1, or 16 n
 @triton.jit(do_not_specialize=["seed", "offset", "threshold"])
 def _dropout_kernel(x_ptr, y_ptr, n, seed, offset, threshold, scale, BLOCK: tl.constexpr):
+    # locate the block
     # int64: a tensor may have more than 2**31 elements, and offset may lie anywhere
     start = tl.program_id(0).to(tl.int64) * BLOCK
     at = start + tl.arange(0, BLOCK)  # [BLOCK] i64
+    # draw the words
     kept = _kept(seed, (offset + start) // 4, threshold, BLOCK)  # [BLOCK] i1
 
+    # drop and scale
     x = tl.load(x_ptr + at, mask=at < n).to(tl.float32)  # [BLOCK] fp32
     y = tl.where(kept, x * scale, 0.0)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < n)
@@ -45,18 +48,22 @@ def _dropout_rows_kernel(
     scale,
     BLOCK: tl.constexpr,
 ):
+    # locate the block
     blocks_per_row = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     start = (tl.program_id(0) % blocks_per_row) * BLOCK
     cols = start + tl.arange(0, BLOCK)  # [BLOCK] i32
+    # draw the words
     kept = _kept(tl.load(seeds_ptr + row * seeds_stride), start // 4, threshold, BLOCK)
 
+    # drop and scale
     x = tl.load(x_ptr + row * x_row_stride + cols, mask=cols < n_cols).to(tl.float32)
     y = tl.where(kept, x * scale, 0.0)  # [BLOCK] fp32
     tl.store(y_ptr + row * y_row_stride + cols, y.to(y_ptr.dtype.element_ty), mask=cols < n_cols)
 
 
 def _masked(x: Tensor, p: float, seed: int, offset: int) -> Tensor:
+    # launch
     y = torch.empty_like(x)
     n = x.numel()
     if n:
@@ -73,13 +80,16 @@ class SeededDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, p: float, seed: int, offset: int) -> Tensor:
         """Drop elements of `x`, which is contiguous, and keep no tensor."""
+        # keep the numbers
         ctx.mask = (p, seed, offset)
+        # launch
         return _masked(x, p, seed, offset)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor, None, None, None]:
         """Drop the same elements of `dy`, however it lies in memory."""
+        # launch
         return _masked(dy.contiguous(), *ctx.mask), None, None, None
 
 
@@ -110,6 +120,7 @@ def low_memory_dropout(
         ValueError: `x` is not float16, bfloat16 or float32, or not contiguous; `p` is not in
             [0, 1), `seed` not in [0, 2**63), or `offset` negative or no multiple of 4.
     """
+    # check
     _check(x, p)
     if not x.is_contiguous():
         raise ValueError(f"x: expected a contiguous tensor, found strides {x.stride()}")
@@ -117,6 +128,7 @@ def low_memory_dropout(
         raise ValueError(f"seed: expected 0 <= seed < 2**63, found {seed}")
     if offset < 0 or offset % 4:
         raise ValueError(f"offset: expected a multiple of 4 that is not negative, found {offset}")
+    # launch
     return SeededDropout.apply(x, p, seed, offset)
 
 
@@ -138,6 +150,7 @@ def dropout_rows(
         ValueError: `x` is not float16, bfloat16 or float32, not 2-D, or its last axis is not
             contiguous; `p` is not in [0, 1); `seeds` is not int64, or not one for each row.
     """
+    # check
     _check(x, p)
     if x.ndim != 2:
         raise ValueError(f"x: expected two axes, found shape {tuple(x.shape)}")
@@ -148,6 +161,7 @@ def dropout_rows(
         found = f"{seeds.dtype} of shape {tuple(seeds.shape)}"
         raise ValueError(f"seeds: expected int64 of shape ({rows},), found {found}")
 
+    # launch
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if y.numel():
         block = 1024

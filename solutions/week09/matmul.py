@@ -64,6 +64,7 @@ def _matmul_kernel(
     ACTIVATION: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # order of programs
     m, n = grouped_pid(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -74,6 +75,7 @@ def _matmul_kernel(
     b_ptrs = b_ptr + wide_ks[:, None] * b_k_stride + cols.to(tl.int64)[None, :] * b_n_stride
     step = tl.full((), BLOCK_K, tl.int64)
 
+    # multiply and add
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in range(0, K, BLOCK_K):
         left = K - k
@@ -84,7 +86,9 @@ def _matmul_kernel(
         a_ptrs += step * a_k_stride
         b_ptrs += step * b_k_stride
 
+    # epilogue
     acc = _epilogue(acc, bias_ptr, bias_stride, cols, N, ACTIVATION)
+    # store
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * c_m_stride + cols[None, :]
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=mask)
@@ -129,7 +133,9 @@ def matmul(
         ValueError: `a` or `b` is not 2-D, their inner sizes, dtypes or devices differ, `bias`
             does not fit, or `activation` is unknown.
     """
+    # check
     _check(a, b, bias, activation)
+    # launch
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     if c.numel():
         by_descriptor = _has_descriptors(a) and None not in map(_row_major, (a, b, c))

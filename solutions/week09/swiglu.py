@@ -17,13 +17,16 @@ from torch import Tensor
 def _swiglu_kernel(
     e_ptr, g_ptr, h_ptr, e_row_stride, g_row_stride, h_row_stride, n_cols, BLOCK: tl.constexpr
 ):
+    # locate the block
     blocks_per_row = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     cols = (tl.program_id(0) % blocks_per_row) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = cols < n_cols  # [BLOCK] i1
 
+    # load
     e = tl.load(e_ptr + row * e_row_stride + cols, mask=mask).to(tl.float32)  # [BLOCK] fp32
     g = tl.load(g_ptr + row * g_row_stride + cols, mask=mask).to(tl.float32)
+    # compute and store
     h = e * tl.sigmoid(e) * g
     tl.store(h_ptr + row * h_row_stride + cols, h.to(h_ptr.dtype.element_ty), mask=mask)
 
@@ -32,6 +35,7 @@ def _swiglu_kernel(
 def _swiglu_backward_kernel(
     dh_ptr, e_ptr, g_ptr, dh_row_stride, e_row_stride, g_row_stride, n_cols, BLOCK: tl.constexpr
 ):
+    # locate the block
     blocks_per_row = tl.cdiv(n_cols, BLOCK)
     row = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     cols = (tl.program_id(0) % blocks_per_row) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
@@ -40,10 +44,12 @@ def _swiglu_backward_kernel(
     e_ptrs = e_ptr + row * e_row_stride + cols
     g_ptrs = g_ptr + row * g_row_stride + cols
 
+    # load
     # all three are read before one of them is written
     dh = tl.load(dh_ptrs, mask=mask).to(tl.float32)  # [BLOCK] fp32
     e = tl.load(e_ptrs, mask=mask).to(tl.float32)
     g = tl.load(g_ptrs, mask=mask).to(tl.float32)
+    # compute and store
     sigmoid = tl.sigmoid(e)
     silu = e * sigmoid
     h = silu * g
@@ -55,6 +61,7 @@ def _swiglu_backward_kernel(
 
 
 def _check(first: str, **tensors: Tensor) -> None:
+    # check
     model = tensors[first]
     for name, x in tensors.items():
         if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -71,6 +78,7 @@ def _check(first: str, **tensors: Tensor) -> None:
 
 def _meet(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one shape and dtype may share an element."""
+    # refuse shared memory
     rows, cols = a.shape
     apart = (b.data_ptr() - a.data_ptr()) // a.element_size()
     if apart < 0:
@@ -99,8 +107,10 @@ def swiglu(
         ValueError: `e` or `g` is not float16, bfloat16 or float32, not 2-D, or its last axis is
             not contiguous; `g` differs from `e` in shape or dtype.
     """
+    # check
     _check("e", e=e, g=g)
     rows, cols = e.shape
+    # launch
     h = torch.empty(rows, cols, dtype=e.dtype, device=e.device)
     if h.numel():
         block = 2048
@@ -124,14 +134,17 @@ def swiglu_backward_(
             or two of them share memory, unless they are columns of one buffer: the same row
             stride, and no column in common. Nothing has been written then.
     """
+    # check
     _check("dh", dh=dh, e=e, g=g)
     rows, cols = dh.shape
+    # refuse shared memory
     for name, x in (("dh", dh), ("e", e), ("g", g)):
         if rows > 1 and x.stride(0) < cols:
             raise ValueError(f"{name}: expected rows apart, found strides {x.stride()}")
     for (one, x), (other, y) in combinations((("dh", dh), ("e", e), ("g", g)), 2):
         if _meet(x, y):
             raise ValueError(f"{other}: expected memory of its own, found that {one} shares it")
+    # launch
     block = 1024
     grid = (rows * triton.cdiv(cols, block),)
     strides = (dh.stride(0), e.stride(0), g.stride(0))

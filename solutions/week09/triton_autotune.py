@@ -162,12 +162,14 @@ def prune(
     def need(config: Config) -> int:
         return shared_bytes(config, ITEMSIZE, limits.arch)
 
+    # leave out what cannot run
     fitting = [config for config in configs if need(config) <= limits.shared_bytes]
     if not fitting:
         raise ValueError(
             f"configs: the smallest needs {min(map(need, configs))} bytes of shared memory, and a "
             f"program of {limits.arch} may have {limits.shared_bytes}"
         )
+    # rank and compile
     kept = []
     ranked = sorted(fitting, key=lambda config: predicted_us(config, m, n, k, limits))
     for config in ranked:
@@ -198,6 +200,7 @@ def triton_autotune(
         read: Compiles a configuration. Asked once for each, however many buckets there are.
         bench: What times a call, as `do_bench` of `triton.autotune`; None is Triton's own.
     """
+    # tune each bucket
     read_once = cache(read)
 
     def early_config_prune(
@@ -238,6 +241,7 @@ def add_matmul_(
             have a row for each column of `a`; `c` is not float32, or not of the product's shape;
             or the last axis of one is not contiguous.
     """
+    # check
     if a.dtype not in (torch.float16, torch.bfloat16) or a.ndim != 2:
         raise ValueError(f"a: expected [m, k] in float16 or bfloat16, found {_told(a)}")
     if b.dtype != a.dtype or b.ndim != 2 or len(b) != a.shape[1]:
@@ -248,6 +252,7 @@ def add_matmul_(
     for name, given in (("a", a), ("b", b), ("c", c)):
         if given.shape[1] > 1 and given.stride(1) != 1:
             raise ValueError(f"{name}: expected a contiguous last axis, found {given.stride()}")
+    # launch
     if m and n and k:
         tuned[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]), triton.cdiv(n, meta["BLOCK_N"]))](
             c, a, b, m, n, k, c.stride(0), a.stride(0), b.stride(0),

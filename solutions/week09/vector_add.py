@@ -12,13 +12,17 @@ from torch import Tensor
 
 @triton.jit
 def _vector_add_kernel(x_ptr, y_ptr, out_ptr, n, x_stride, y_stride, BLOCK: tl.constexpr):
+    # locate the block
     # int64: the first element of a block may lie past 2**31
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)  # [BLOCK] i64
+    # mask
     mask = offsets < n  # [BLOCK] i1
 
+    # load and add
     x = tl.load(x_ptr + offsets * x_stride, mask=mask)  # [BLOCK] dtype of x
     y = tl.load(y_ptr + offsets * y_stride, mask=mask)
+    # store
     tl.store(out_ptr + offsets, x + y, mask=mask)
 
 
@@ -39,6 +43,7 @@ def vector_add(
     Raises:
         ValueError: `x` is not 1-D, or `y` differs from it in shape, dtype or device.
     """
+    # check
     if x.ndim != 1:
         raise ValueError(f"x: expected one axis, found shape {tuple(x.shape)}")
     for what in ("shape", "dtype", "device"):
@@ -46,6 +51,7 @@ def vector_add(
             raise ValueError(
                 f"y: expected the {what} of x, {getattr(x, what)}, found {getattr(y, what)}"
             )
+    # launch
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if n := x.numel():
         _vector_add_kernel[(triton.cdiv(n, block),)](

@@ -14,7 +14,7 @@ from harness.hardware import Profile
 
 @triton.jit
 def _fused_silu_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK: tl.constexpr):
-    # TODO(kata): one block of one row: load, SiLU in float32, store (about 7 lines)
+    # TODO(kata): locate the block, SiLU in float32, store (about 7 lines)
     pass
 
 
@@ -28,7 +28,7 @@ def fused_silu(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
     Raises:
         ValueError: `x` is not floating point, not 2-D, or its last axis is not contiguous.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)
 
 
 def traffic(rows: int, cols: int, itemsize: int, fused: bool) -> int:
@@ -41,7 +41,7 @@ def traffic(rows: int, cols: int, itemsize: int, fused: bool) -> int:
         itemsize: Bytes per element.
         fused: True for one kernel; False for sigmoid followed by multiply, each its own kernel.
     """
-    raise NotImplementedError  # TODO(kata): count the passes (1 line)
+    raise NotImplementedError  # TODO(kata): count the bytes (1 line)
 
 
 def bandwidth_utilization(

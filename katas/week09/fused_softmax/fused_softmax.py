@@ -15,7 +15,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _softmax_row_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK: tl.constexpr):
-    # TODO(kata): a whole row in one block: load, maximum, sum, store (about 8 lines)
+    # TODO(kata): load the row, maximum and sum, write (about 8 lines)
     pass
 
 
@@ -23,7 +23,7 @@ def _softmax_row_kernel(x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK:
 def _softmax_streaming_kernel(
     x_ptr, y_ptr, x_row_stride, y_row_stride, n_cols, BLOCK: tl.constexpr
 ):
-    # TODO(kata): a loop that finds maximum and sum, a loop that writes (about 20 lines)
+    # TODO(kata): maximum and sum, rescale, write (about 20 lines)
     pass
 
 
@@ -45,4 +45,4 @@ def fused_softmax(
         ValueError: `x` is not floating point, not 2-D, has no columns, or its last axis is not
             contiguous.
     """
-    raise NotImplementedError  # TODO(kata): check, choose kernel and block, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, choose a kernel (about 15 lines)

@@ -20,14 +20,13 @@ def _gemv_kernel(
     w_ptr, x_ptr, out_ptr, w_row_stride, x_strides, N, K, split_size,
     B: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of rows, one split of K, all vectors: a tile of sums for each, reduced at
-    # the end (about 20 lines with helpers)
+    # TODO(kata): multiply and add, reduce the lanes (about 20 lines with helpers)
     pass
 
 
 @triton.jit
 def _sum_kernel(part_ptr, y_ptr, size, num_splits, BLOCK: tl.constexpr):
-    # TODO(kata): add the splits in order (about 7 lines)
+    # TODO(kata): add the splits (about 7 lines)
     pass
 
 
@@ -54,4 +53,4 @@ def gemv(w: Float[Tensor, "n k"], x: Float[Tensor, "b k"], sms: int = 132) -> Fl
 
 
 def _check(w: Tensor, x: Tensor, sms: int) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check (about 15 lines)

@@ -36,7 +36,7 @@ def _unpack(words):
 def _lookback_kernel(
     x_ptr, y_ptr, words_ptr, ticket_ptr, n, x_stride, BLOCK: tl.constexpr, WINDOW: tl.constexpr
 ):
-    # TODO(kata): ticket, aggregate, look back, prefix, result (about 20 lines)
+    # TODO(kata): ticket, aggregate, look back, prefix and result (about 20 lines)
     pass
 
 
@@ -57,8 +57,8 @@ def lookback_scan(x: Float[Tensor, " n"], block: int = 4096) -> Float[Tensor, " 
 
     Source: Merrill and Garland 2016, Single-pass parallel prefix scan with decoupled look-back.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch once (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 10 lines)
 
 
 def _check(x: Tensor, block: int) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check (about 6 lines)

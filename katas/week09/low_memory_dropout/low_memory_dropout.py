@@ -14,14 +14,14 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 @triton.jit
 def _kept(seed, counter, threshold, BLOCK: tl.constexpr):
-    # TODO(kata): four words of each counter, in the order of the elements (3 lines)
+    # TODO(kata): draw the words (3 lines)
     pass
 
 
 # not specialized: no seed, offset or threshold needs a build of its own for being 1, or 16 n
 @triton.jit(do_not_specialize=["seed", "offset", "threshold"])
 def _dropout_kernel(x_ptr, y_ptr, n, seed, offset, threshold, scale, BLOCK: tl.constexpr):
-    # TODO(kata): one block: which are kept, load, scale, store (about 6 lines)
+    # TODO(kata): locate the block, draw the words, drop and scale (about 6 lines)
     pass
 
 
@@ -38,7 +38,7 @@ def _dropout_rows_kernel(
     scale,
     BLOCK: tl.constexpr,
 ):
-    # TODO(kata): one block of one row, by the seed of the row (about 8 lines)
+    # TODO(kata): locate the block, draw the words, drop and scale (about 8 lines)
     pass
 
 
@@ -48,14 +48,14 @@ class SeededDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, p: float, seed: int, offset: int) -> Tensor:
         """Drop elements of `x`, which is contiguous, and keep no tensor."""
-        # TODO(kata): launch, and keep what makes the mask (about 10 lines with helpers)
+        # TODO(kata): keep the numbers, launch (about 10 lines with helpers)
         raise NotImplementedError
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor, None, None, None]:
         """Drop the same elements of `dy`, however it lies in memory."""
-        raise NotImplementedError  # TODO(kata): the same mask, over dy (1 line)
+        raise NotImplementedError  # TODO(kata): launch (1 line)
 
 
 def low_memory_dropout(
@@ -78,7 +78,7 @@ def low_memory_dropout(
         ValueError: `x` is not float16, bfloat16 or float32, or not contiguous; `p` is not in
             [0, 1), `seed` not in [0, 2**63), or `offset` negative or no multiple of 4.
     """
-    raise NotImplementedError  # TODO(kata): check, apply (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines with helpers)
 
 
 def dropout_rows(
@@ -99,4 +99,4 @@ def dropout_rows(
         ValueError: `x` is not float16, bfloat16 or float32, not 2-D, or its last axis is not
             contiguous; `p` is not in [0, 1); `seeds` is not int64, or not one for each row.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)

@@ -33,7 +33,7 @@ POINTER_FP32 = Config(m=64, n=64, k=16, warps=4)
 @triton.jit
 def grouped_pid(pid, num_m, num_n, GROUP_M: tl.constexpr):
     """Tile (m, n) of program `pid`: bands of GROUP_M tile rows, each walked column by column."""
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): order of programs (about 4 lines)
 
 
 @triton.jit
@@ -43,8 +43,7 @@ def _matmul_kernel(
     ACTIVATION: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): this program's tile, the loop over K, the epilogue, one store (about 30 lines with
-    # helpers)
+    # TODO(kata): order of programs, multiply and add, epilogue, store (about 30 lines with helpers)
     pass
 
 
@@ -64,9 +63,7 @@ def matmul(
         ValueError: `a` or `b` is not 2-D, their inner sizes, dtypes or devices differ, `bias`
             does not fit, or `activation` is unknown.
     """
-    # TODO(kata): check, allocate, launch; `_launch` is enough for every test, a kernel on
-    # descriptors (TMA), counted here, wants a launch of its own (about 80 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 80 lines with helpers)
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 def _swiglu_kernel(
     e_ptr, g_ptr, h_ptr, e_row_stride, g_row_stride, h_row_stride, n_cols, BLOCK: tl.constexpr
 ):
-    # TODO(kata): one block of one row: load both, SiLU in float32, store (about 8 lines)
+    # TODO(kata): locate the block, load, compute and store (about 8 lines)
     pass
 
 
@@ -25,7 +25,7 @@ def _swiglu_kernel(
 def _swiglu_backward_kernel(
     dh_ptr, e_ptr, g_ptr, dh_row_stride, e_row_stride, g_row_stride, n_cols, BLOCK: tl.constexpr
 ):
-    # TODO(kata): one block of one row: load three, compute three, store three (about 20 lines)
+    # TODO(kata): locate the block, load, compute and store (about 20 lines)
     pass
 
 
@@ -46,7 +46,7 @@ def swiglu(
         ValueError: `e` or `g` is not float16, bfloat16 or float32, not 2-D, or its last axis is
             not contiguous; `g` differs from `e` in shape or dtype.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 20 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 20 lines with helpers)
 
 
 def swiglu_backward_(
@@ -63,5 +63,5 @@ def swiglu_backward_(
             or two of them share memory, unless they are columns of one buffer: the same row
             stride, and no column in common. Nothing has been written then.
     """
-    # TODO(kata): check, launch over what was given (about 20 lines with helpers)
+    # TODO(kata): check, refuse shared memory, launch (about 20 lines with helpers)
     raise NotImplementedError

@@ -124,8 +124,7 @@ def shared_bytes(config: Config, itemsize: int, arch: str) -> int:
         arch: "sm_80", "sm_89" or "sm_90", which alone has `wgmma`, for tiles of at least 64 rows
             and programs of whole warpgroups.
     """
-    # TODO(kata): the stages in shared memory, by the instruction that reads them (about 4 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): count the stages (about 4 lines)
 
 
 def prune(
@@ -154,7 +153,7 @@ def prune(
         ValueError: nothing can be launched; the message names `configs`, the bytes of shared memory
             that the smallest of them needs, and the bytes that there are.
     """
-    # TODO(kata): what fits, by prediction, until twelve spill nothing (about 15 lines)
+    # TODO(kata): leave out what cannot run, rank and compile (about 15 lines)
     raise NotImplementedError
 
 
@@ -178,8 +177,7 @@ def triton_autotune(
         read: Compiles a configuration. Asked once for each, however many buckets there are.
         bench: What times a call, as `do_bench` of `triton.autotune`; None is Triton's own.
     """
-    # TODO(kata): triton.autotune, with a hook that prunes, a key, and c put back (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): tune each bucket (about 15 lines)
 
 
 def add_matmul_(
@@ -205,5 +203,4 @@ def add_matmul_(
             have a row for each column of `a`; `c` is not float32, or not of the product's shape;
             or the last axis of one is not contiguous.
     """
-    # TODO(kata): check, find the buckets, launch (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 20 lines with helpers)

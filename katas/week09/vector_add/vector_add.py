@@ -12,7 +12,7 @@ from torch import Tensor
 
 @triton.jit
 def _vector_add_kernel(x_ptr, y_ptr, out_ptr, n, x_stride, y_stride, BLOCK: tl.constexpr):
-    # TODO(kata): offsets of this program's block, their mask, two loads, a store (about 6 lines)
+    # TODO(kata): locate the block, mask, load and add, store (about 6 lines)
     pass
 
 
@@ -33,4 +33,4 @@ def vector_add(
     Raises:
         ValueError: `x` is not 1-D, or `y` differs from it in shape, dtype or device.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)
