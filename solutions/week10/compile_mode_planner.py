@@ -79,8 +79,10 @@ def launch_model(trace: Sequence[Launch]) -> TraceStats:
     Raises:
         ValueError: the trace is empty, or a time in it is negative.
     """
+    # check
     if not trace or any(min(launch.host_us, _tuned(launch)) < 0 for launch in trace):
         raise ValueError(f"trace: expected kernels with times of at least 0, found {list(trace)}")
+    # host and device clocks
     host = device = 0
     for launch in trace:
         host += launch.host_us
@@ -121,8 +123,10 @@ def predict(mode: str, eager: Sequence[Launch], fused: Sequence[Launch], graph: 
     Raises:
         ValueError: the mode is unknown, or `launch_model` refuses the trace of this mode.
     """
+    # check
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, found {mode!r}")
+    # time in the mode
     if mode == "eager":
         return launch_model(eager).span_us
     stats = launch_model(fused)
@@ -158,8 +162,10 @@ def choose_mode(
     Raises:
         ValueError: a count is negative, or no mode is possible.
     """
+    # check
     if any(count < 0 for count in histogram.values()):
         raise ValueError(f"histogram: expected counts of at least 0, found {dict(histogram)}")
+    # total of each mode
     calls = {shape: count for shape, count in histogram.items() if count}
     shapes = len(calls)
     choices = []
@@ -168,6 +174,7 @@ def choose_mode(
         total_us += sum(count * call_us(mode, shape) for shape, count in calls.items())
         if total_us < math.inf and cost.shape_bytes * shapes <= memory_bytes:
             choices.append(Choice(mode=mode, total_us=total_us))
+    # least total
     if not choices:
         raise ValueError(f"costs: expected a mode that is possible, found {', '.join(costs)}")
     return min(choices, key=lambda choice: choice.total_us)
@@ -186,6 +193,7 @@ def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
     Raises:
         ValueError: `max_graphs` or a length is below 1, or a count is negative.
     """
+    # check
     if max_graphs < 1:
         raise ValueError(f"max_graphs: expected at least 1, found {max_graphs}")
     if any(length < 1 or count < 0 for length, count in histogram.items()):
@@ -193,6 +201,7 @@ def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
             f"histogram: expected lengths of at least 1 and counts of at least 0, "
             f"found {dict(histogram)}"
         )
+    # best last bucket
     lengths = sorted(length for length, count in histogram.items() if count)
     calls = list(accumulate(histogram[length] for length in lengths))
     # for each length the least padded work up to it, and the buckets that it takes

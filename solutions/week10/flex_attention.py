@@ -91,6 +91,7 @@ def _flex_attention_kernel(
     full_idx_ptr += at * num_cols
     kv_idx_ptr += at * num_cols
     steps: tl.constexpr = BLOCK // BLOCK_N  # to a tile
+    # scores and masks
     for step in range(num_listed * steps):
         listed = step // steps
         # the full tiles, then the partial ones
@@ -105,6 +106,7 @@ def _flex_attention_kernel(
             s = tl.where(MASK_MOD(b, h, rows, cols) & (cols < Sk), s, -float("inf"))
         s = s * LOG2E
 
+        # rescale the old sums
         new_max = tl.maximum(row_max, tl.max(s, axis=1))  # [BLOCK_M] fp32
         # a row that has seen no key yet would compute -inf - -inf
         base = tl.where(new_max == -float("inf"), 0.0, new_max)
@@ -116,6 +118,7 @@ def _flex_attention_kernel(
         v_tile = _load_tile(v, b, h, start, Sk, v_strides, BLOCK_N, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
 
+    # normalise and store
     # a row that saw no key has the sum 0, and the output 0
     o = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     o_ptrs = o_ptr + (head.to(tl.int64) * Sq + rows) * D + tl.arange(0, D)[None, :]
@@ -161,7 +164,9 @@ def flex_attention(
     Source: Dong et al. 2024 (FlexAttention).
     """
     mask = BlockMask(kv_num, kv_idx, full_num, full_idx)
+    # check
     _check(q, k, v, mask, block)
+    # launch
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if o.numel():
         scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -196,7 +201,9 @@ def create_block_mask(
     Raises:
         ValueError: `block` is not as said above.
     """
+    # check
     _check_block(block)
+    # sort the tiles
     sizes = (b, h, sq, sk)
     at = torch.meshgrid(*(torch.arange(n, device=device) for n in sizes), indexing="ij")
     visible = mask_fn(*at).expand(sizes)
@@ -224,6 +231,7 @@ def _check_block(block: int) -> None:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, block: int) -> None:
+    # check
     if q.ndim != 4 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, h, sq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
     if q.dtype not in DTYPES or (q.dtype == torch.bfloat16 and not q.is_cuda):

@@ -48,9 +48,11 @@ def classify(log: str) -> list[Break]:
     Raises:
         ValueError: the log has neither; the message begins with "log".
     """
+    # records of the log
     found, seen = [], False
     for record in _records(log):
         seen = True
+        # cause and place
         head = record[0]
         if head.startswith("Recompiling"):
             found += _recompile(record)
@@ -104,6 +106,7 @@ def smoothed(x: Float[Tensor, "rows cols"], decay: float) -> Float[Tensor, "rows
 
 
 def _records(log: str) -> list[list[str]]:
+    # records of the log
     records: list[list[str]] = []
     for line in log.splitlines():
         tagged = re.search(r"\[__(?:graph_breaks|recompiles)\] (.*)", line)
@@ -117,6 +120,7 @@ def _records(log: str) -> list[list[str]]:
 
 
 def _graph_break(record: list[str]) -> Break:
+    # cause and place
     lines = [line for line in record if line.strip()]
     why = next(at for at, line in enumerate(lines) if line.startswith("Graph Break Reason: "))
     if lines[why].endswith(":"):  # says only while doing what
@@ -131,6 +135,7 @@ def _graph_break(record: list[str]) -> Break:
 
 
 def _recompile(record: list[str]) -> list[Break]:
+    # cause and place
     file, line = record[0].split(" in ", 1)[1].rsplit(":", 1)
     failures = [re.match(r"    - \d+/\d+: ([^#]*)", failure) for failure in record]
     causes = [_cause(failure[1], RECOMPILES) for failure in failures if failure]

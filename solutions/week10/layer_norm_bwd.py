@@ -26,6 +26,7 @@ def _layer_norm_bwd_kernel(
     w = tl.load(w_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
     dw = tl.zeros([ROWS, BLOCK], tl.float32)
     db = tl.zeros([ROWS, BLOCK], tl.float32)
+    # load the rows
     # the next rows are on their way while these are reduced
     for number in tl.range(group, n_rows, groups * ROWS, num_stages=3):
         rows = tl.cast(number, tl.int64) + groups * tl.arange(0, ROWS)[:, None]  # [ROWS, 1] i64
@@ -36,15 +37,18 @@ def _layer_norm_bwd_kernel(
         rstd = tl.load(rstd_ptr + rows, mask=rows < n_rows, other=0.0)
         x_hat = (x - mean) * rstd  # [ROWS, BLOCK] fp32
 
+        # sums over the rows
         # in padded lanes dy is 0, so whatever x_hat is there enters no sum
         dw += dy * x_hat
         db += dy
+        # gradient of the input
         dx_hat = dy * w
         along_ones = tl.sum(dx_hat, axis=1, keep_dims=True) / n_cols
         along_x_hat = tl.sum(dx_hat * x_hat, axis=1, keep_dims=True) / n_cols
         dx = rstd * (dx_hat - along_ones - x_hat * along_x_hat)
         tl.store(dx_ptr + rows * n_cols + cols, dx, mask=mask)
 
+    # sums over the rows
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
     tl.store(partial_ptr + group * n_cols + cols, tl.sum(dw, axis=0), mask=mask)
@@ -57,6 +61,7 @@ def _sum_groups_kernel(
 ):
     which = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # [BLOCK_N] i32
+    # add up the groups
     acc = tl.zeros([BLOCK_G, BLOCK_N], tl.float32)
     for start in range(0, n_groups, BLOCK_G):
         groups = start + tl.arange(0, BLOCK_G)
@@ -97,6 +102,7 @@ def layer_norm_bwd(
             contiguous; `w` is not one number per column, `mean` or `rstd` not one per row;
             `groups` is below 1.
     """
+    # check
     if not x.is_floating_point():
         raise ValueError(f"x: expected a floating-point dtype, found {x.dtype}")
     if x.ndim != 2 or not 0 < x.shape[1] <= MAX_COLS:
@@ -114,6 +120,7 @@ def layer_norm_bwd(
     if groups < 1:
         raise ValueError(f"groups: expected at least 1, found {groups}")
 
+    # allocate and launch
     groups = min(groups, rows)
     dx = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     partial = torch.empty(2, groups, cols, dtype=torch.float32, device=x.device)

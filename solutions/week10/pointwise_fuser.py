@@ -98,6 +98,7 @@ def fuse(gm: fx.GraphModule) -> list[Group]:
     Raises:
         ValueError: a node of no known class; the message begins with its name.
     """
+    # join the best pair
     nodes = [node for node in gm.graph.nodes if kind(node) in ("pointwise", "reduction", "extern")]
     # joins two groups at a time, those that save the most bytes
     groups = [Group((node,)) for node in nodes]
@@ -122,6 +123,7 @@ def plan_cost(gm: fx.GraphModule, groups: list[Group]) -> tuple[int, int]:
     A group reads each tensor that it does not make once and whole, and writes what it makes and
     others need.
     """
+    # bytes at the borders
     del gm  # the nodes know
     return len(groups), sum(map(_bytes, groups))
 
@@ -168,6 +170,7 @@ def _leaving(group: Group) -> set[fx.Node]:
 
 
 def _bytes(group: Group) -> int:
+    # bytes at the borders
     reads = {made for node in group.nodes for made, _ in _read(node)} - set(group.nodes)
     writes = [node for node in group.nodes if not set(_users(node)) <= set(group.nodes)]
     return sum(map(size, [*reads, *writes]))
@@ -175,6 +178,7 @@ def _bytes(group: Group) -> int:
 
 def _one_loop(group: Group) -> bool:
     """Whether one pass over rows and columns computes them all."""
+    # fits one loop
     if any(kind(node) == "extern" for node in group.nodes):
         return False
     if not all(
@@ -188,6 +192,7 @@ def _one_loop(group: Group) -> bool:
 
 def _returns(group: Group, groups: list[Group]) -> bool:
     """Whether a path leaves the group and comes back, by way of whole groups."""
+    # no path comes back
     whose = {node: one for one in groups for node in one.nodes}
     reached = {group}
     while reached:
@@ -199,6 +204,7 @@ def _returns(group: Group, groups: list[Group]) -> bool:
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
+    # order the groups
     order, ready, left = [], set(), list(groups)
     while left:
         group = next(group for group in left if _needs(group) <= ready)

@@ -23,6 +23,7 @@ def _rms_norm_kernel(
     mask = cols < n_cols  # [BLOCK] i1
     dtype = y_ptr.dtype.element_ty
 
+    # add the residual
     h = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=0.0)
     if ADD:
         residual_ptrs = residual_ptr + row * residual_row_stride + cols
@@ -30,6 +31,7 @@ def _rms_norm_kernel(
         h += tl.load(residual_ptrs, mask=mask, other=0.0)
         tl.store(residual_ptrs, h, mask=mask)
 
+    # normalise
     h = h.to(tl.float32)  # [BLOCK] fp32
     rstd = tl.rsqrt(tl.sum(h * h) / n_cols + eps)
     x_hat = h * rstd
@@ -53,6 +55,7 @@ def _rms_norm_bwd_kernel(
     if GEMMA:
         w += 1.0
     dw = tl.zeros([BLOCK], tl.float32)
+    # gradients of row and weights
     # stages: the next rows are on their way while this one is reduced
     for number in tl.range(group, n_rows, groups, num_stages=STAGES):
         row = tl.cast(number, tl.int64)
@@ -73,6 +76,7 @@ def _sum_groups_kernel(
     partial_ptr, dw_ptr, n_groups, n_cols, BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # [BLOCK_N] i32
+    # add up the groups
     acc = tl.zeros([BLOCK_G, BLOCK_N], tl.float32)
     for start in range(0, n_groups, BLOCK_G):
         groups = start + tl.arange(0, BLOCK_G)
@@ -113,6 +117,7 @@ def rms_norm(
             `w` is not one number per column, of another dtype, or not contiguous; `eps` is
             negative or NaN. Nothing has been written then.
     """
+    # check
     _check_rows("x", x)
     rows, cols = x.shape
     if residual is not None:
@@ -125,6 +130,7 @@ def rms_norm(
     if not eps >= 0:
         raise ValueError(f"eps: expected 0 or more, found {eps}")
 
+    # allocate and launch
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows:
@@ -169,6 +175,7 @@ def rms_norm_bwd(
             axis is not contiguous; `w` or `rstd` has another length or dtype than it should, or is
             not contiguous; `groups` is below 1.
     """
+    # check
     _check_rows("h", h)
     rows, cols = h.shape
     _check_rows("dy", dy, like=h)
@@ -177,6 +184,7 @@ def rms_norm_bwd(
     if groups < 1:
         raise ValueError(f"groups: expected at least 1, found {groups}")
 
+    # allocate and launch
     groups = min(groups, rows)
     dh = torch.empty(rows, cols, dtype=h.dtype, device=h.device)
     dw = torch.empty(cols, dtype=h.dtype, device=h.device)
@@ -197,6 +205,7 @@ def rms_norm_bwd(
 
 
 def _check_rows(name: str, given: Tensor, like: Tensor | None = None) -> None:
+    # check
     if like is not None and (given.shape != like.shape or given.dtype != like.dtype):
         want, found = (f"{one.dtype} of {tuple(one.shape)}" for one in (like, given))
         raise ValueError(f"{name}: expected {want}, found {found}")
@@ -209,6 +218,7 @@ def _check_rows(name: str, given: Tensor, like: Tensor | None = None) -> None:
 
 
 def _check_vector(name: str, given: Tensor, size: int, dtype: torch.dtype) -> None:
+    # check
     if given.shape != (size,) or given.dtype != dtype:
         found = f"{given.dtype} of {tuple(given.shape)}"
         raise ValueError(f"{name}: expected {dtype} of ({size},), found {found}")

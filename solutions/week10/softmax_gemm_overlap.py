@@ -36,7 +36,9 @@ def exp_to_gemm_ratio(d: int, profile: Profile, dtype: str) -> float:
     Raises:
         ValueError: `d` is below 1; the message begins with its name.
     """
+    # check
     _check_at_least(1, "d", d)
+    # exponentials over products
     # a score takes 2d FLOPs to make, one exponential, and 2d FLOPs to weigh the values
     return (1 / profile.special_rate()) / (4 * d / profile.peak_of(dtype))
 
@@ -62,11 +64,13 @@ def schedule(
 
     Source: Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2.
     """
+    # check
     _check_at_least(0, "n_blocks", n_blocks)
     _check_at_least(1, "n_wg", n_wg)
     _check_at_least(1, "max_live", max_live)
     for name, time in (("t_qk", t_qk), ("t_sm", t_sm), ("t_pv", t_pv)):
         _check_positive(name, time)
+    # operations that may begin
     takes = {"QK": t_qk, "SM": t_sm, "PV": t_pv}
     free: dict[str, Time] = dict.fromkeys(("tensor cores", "special functions"), 0)
     ends: dict[tuple[int, Op, int], Time] = {}
@@ -79,8 +83,10 @@ def schedule(
             if block < n_blocks and (of < 0 or (wg, need, of) in ends):
                 now = free[_unit(op)]
                 possible.append(Issue(max(now, ends.get((wg, need, of), now)), wg, op, block))
+        # choose the operation
         # whoever can begin first; QK before PV, since every exponential waits for one
         issue = min(possible, key=lambda issue: (issue.start, issue.op != "QK", issue.block))
+        # occupy the unit
         start, wg, op, block = issue
         ends[wg, op, block] = free[_unit(op)] = start + takes[op]
         begun[wg, op] += 1
@@ -97,9 +103,11 @@ def utilization(sched: Iterable[Issue], t_qk: Time, t_pv: Time) -> float:
     Raises:
         ValueError: a time is not above 0; the message begins with its name.
     """
+    # check
     takes = {"QK": t_qk, "PV": t_pv}
     for name, time in (("t_qk", t_qk), ("t_pv", t_pv)):
         _check_positive(name, time)
+    # share of busy time
     products = [issue for issue in sched if issue.op in takes]
     if not products:
         return 0.0

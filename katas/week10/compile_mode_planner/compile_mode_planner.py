@@ -78,7 +78,8 @@ def launch_model(trace: Sequence[Launch]) -> TraceStats:
     Raises:
         ValueError: the trace is empty, or a time in it is negative.
     """
-    raise NotImplementedError  # TODO(kata): check, then two clocks (about 20 lines with helpers)
+    # TODO(kata): check, host and device clocks (about 20 lines with helpers)
+    raise NotImplementedError
 
 
 def predict(mode: str, eager: Sequence[Launch], fused: Sequence[Launch], graph: Graph) -> float:
@@ -97,8 +98,7 @@ def predict(mode: str, eager: Sequence[Launch], fused: Sequence[Launch], graph: 
     Raises:
         ValueError: the mode is unknown, or `launch_model` refuses the trace of this mode.
     """
-    # TODO(kata): eager, a graph, or neither; tuned or not (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, time in the mode (about 15 lines)
 
 
 def choose_mode(
@@ -119,9 +119,7 @@ def choose_mode(
     Raises:
         ValueError: a count is negative, or no mode is possible.
     """
-    # TODO(kata): what is paid beforehand, and the calls; the least of what is possible (about 15
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, total of each mode, least total (about 15 lines)
 
 
 def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
@@ -137,6 +135,4 @@ def choose_buckets(histogram: Mapping[int, int], max_graphs: int) -> list[int]:
     Raises:
         ValueError: `max_graphs` or a length is below 1, or a count is negative.
     """
-    # TODO(kata): check, then the best last bucket for each count of buckets and lengths (about 20
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, best last bucket (about 20 lines)

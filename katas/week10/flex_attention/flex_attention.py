@@ -72,8 +72,7 @@ def _flex_attention_kernel(
     MASK_MOD: tl.constexpr, SCORE_MOD: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of queries: which tile, head, batch and row of the tables; the full
-    # tiles, then the partial ones; one store of o (about 40 lines)
+    # TODO(kata): scores and masks, rescale the old sums, normalise and store (about 40 lines)
     pass
 
 
@@ -115,7 +114,7 @@ def flex_attention(
 
     Source: Dong et al. 2024 (FlexAttention).
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 7 lines)
 
 
 def create_block_mask(
@@ -145,9 +144,7 @@ def create_block_mask(
     Raises:
         ValueError: `block` is not as said above.
     """
-    # TODO(kata): the mask of every pair, counted tile by tile, sorted into two lists (about 10
-    # lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, sort the tiles (about 10 lines with helpers)
 
 
 def _tiles(size: int, block: int) -> int:
@@ -160,7 +157,7 @@ def _check_block(block: int) -> None:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: BlockMask, block: int) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 30 lines)
+    raise NotImplementedError  # TODO(kata): check (about 30 lines)
 
 
 def _launch(q, k, v, o, mask, block, mask_mod, score_mod, scale, config: Config | None = None):

@@ -48,37 +48,37 @@ def classify(log: str) -> list[Break]:
     Raises:
         ValueError: the log has neither; the message begins with "log".
     """
-    # TODO(kata): cut the log into records, then read each (about 40 lines with helpers)
+    # TODO(kata): records of the log, cause and place (about 40 lines with helpers)
     raise NotImplementedError
 
 
 def clip_norm(x: Float[Tensor, "rows cols"], limit: float) -> Float[Tensor, "rows cols"]:
     """`oracle.clip_norm` without asking for the norm: scaled down to `limit`, if it is above."""
-    raise NotImplementedError  # TODO(kata): no `if`, no `.item()` (3 lines)
+    raise NotImplementedError  # TODO(kata): no values in Python (3 lines)
 
 
 def mean_of_positive(x: Float[Tensor, "rows cols"]) -> Float[Tensor, ""]:
     """`oracle.mean_of_positive` without gathering them; 0 where there are none."""
-    raise NotImplementedError  # TODO(kata): no `x[mask]` (2 lines)
+    raise NotImplementedError  # TODO(kata): no values in Python (2 lines)
 
 
 def reported(
     x: Float[Tensor, "rows cols"],
 ) -> tuple[Float[Tensor, "rows cols"], Float[Tensor, ""]]:
     """`oracle.reported`, which returns what that prints, as a tensor without gradient."""
-    raise NotImplementedError  # TODO(kata): no `print` (1 line)
+    raise NotImplementedError  # TODO(kata): no side effect (1 line)
 
 
 def binned(
     x: Float[Tensor, "rows cols"], edges: Float[Tensor, " edges"], table: Float[Tensor, " bins"]
 ) -> Float[Tensor, "rows cols"]:
     """`oracle.binned` without NumPy: each element times the entry of its bin."""
-    raise NotImplementedError  # TODO(kata): no NumPy (1 line)
+    raise NotImplementedError  # TODO(kata): PyTorch operators only (1 line)
 
 
 def sorted_rows(x: Float[Tensor, "rows cols"]) -> Float[Tensor, "rows cols"]:
     """`oracle.sorted_rows` without comparing tensors in Python: by the first column, stable."""
-    raise NotImplementedError  # TODO(kata): no `sorted` (1 line)
+    raise NotImplementedError  # TODO(kata): PyTorch operators only (1 line)
 
 
 def smoothed(x: Float[Tensor, "rows cols"], decay: float) -> Float[Tensor, "rows cols"]:

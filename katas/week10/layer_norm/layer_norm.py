@@ -15,7 +15,7 @@ from torch import Tensor
 def _layer_norm_row_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, x_row_stride, n_cols, eps, BLOCK: tl.constexpr
 ):
-    # TODO(kata): a whole row in one block: load, mean, variance, store (about 15 lines)
+    # TODO(kata): centre, variance, normalise and store (about 15 lines)
     pass
 
 
@@ -23,7 +23,7 @@ def _layer_norm_row_kernel(
 def _layer_norm_streaming_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, x_row_stride, n_cols, eps, BLOCK: tl.constexpr
 ):
-    # TODO(kata): a loop that merges the pieces, a loop that writes (about 25 lines)
+    # TODO(kata): centre, merge the pieces, variance, normalise and store (about 25 lines)
     pass
 
 
@@ -55,8 +55,7 @@ def layer_norm(
         ValueError: `x` is not floating point, not 2-D, has no columns, or its last axis is not
             contiguous; `w` or `b` is not one number per column; `eps` is negative.
     """
-    # TODO(kata): check, choose kernel and block, launch (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, choose and launch (about 25 lines with helpers)
 
 
 def traffic(rows: int, cols: int, itemsize: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ def _layer_norm_bwd_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, partial_ptr,
     dy_row_stride, x_row_stride, n_rows, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): the rows of this program: dx of each, and the sums over them (about 25 lines)
+    # TODO(kata): load the rows, sums over the rows, gradient of the input (about 25 lines)
     pass
 
 
@@ -54,6 +54,5 @@ def layer_norm_bwd(
             contiguous; `w` is not one number per column, `mean` or `rstd` not one per row;
             `groups` is below 1.
     """
-    # TODO(kata): check, allocate, launch; the kernel that adds up the groups is yours to write
-    # (about 45 lines with helpers)
+    # TODO(kata): check, allocate and launch, add up the groups (about 45 lines with helpers)
     raise NotImplementedError

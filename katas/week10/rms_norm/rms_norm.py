@@ -18,7 +18,7 @@ def _rms_norm_kernel(
     x_ptr, residual_ptr, w_ptr, y_ptr, rstd_ptr, x_row_stride, residual_row_stride, n_cols, eps,
     ADD: tl.constexpr, GEMMA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a whole row: load both, add, store the sum, normalise, store (about 15 lines)
+    # TODO(kata): add the residual, normalise (about 15 lines)
     pass
 
 
@@ -27,8 +27,7 @@ def _rms_norm_bwd_kernel(
     dy_ptr, h_ptr, w_ptr, rstd_ptr, dh_ptr, partial_ptr, dy_row_stride, h_row_stride,
     n_rows, n_cols, GEMMA: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): the rows of this program: dh of each, and the sum over them for dw (about 20
-    # lines)
+    # TODO(kata): gradients of row and weights (about 20 lines)
     pass
 
 
@@ -64,7 +63,8 @@ def rms_norm(
             `w` is not one number per column, of another dtype, or not contiguous; `eps` is
             negative or NaN. Nothing has been written then.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 45 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 45 lines with helpers)
+    raise NotImplementedError
 
 
 def rms_norm_bwd(
@@ -98,6 +98,5 @@ def rms_norm_bwd(
             axis is not contiguous; `w` or `rstd` has another length or dtype than it should, or is
             not contiguous; `groups` is below 1.
     """
-    # TODO(kata): check, allocate, launch; the kernel that adds up the groups is yours to write
-    # (about 30 lines with helpers)
+    # TODO(kata): check, allocate and launch, add up the groups (about 30 lines with helpers)
     raise NotImplementedError

@@ -36,8 +36,7 @@ def exp_to_gemm_ratio(d: int, profile: Profile, dtype: str) -> float:
     Raises:
         ValueError: `d` is below 1; the message begins with its name.
     """
-    # TODO(kata): seconds of one exponential over seconds of its products (about 5 lines with
-    # helpers)
+    # TODO(kata): check, exponentials over products (about 5 lines with helpers)
     raise NotImplementedError
 
 
@@ -62,7 +61,8 @@ def schedule(
 
     Source: Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2.
     """
-    # TODO(kata): check; issue one operation after another (about 30 lines with helpers)
+    # TODO(kata): check, operations that may begin, choose the operation, occupy the unit (about 30
+    # lines with helpers)
     raise NotImplementedError
 
 
@@ -75,4 +75,4 @@ def utilization(sched: Iterable[Issue], t_qk: Time, t_pv: Time) -> float:
     Raises:
         ValueError: a time is not above 0; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): busy time over the end (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, share of busy time (about 8 lines)
