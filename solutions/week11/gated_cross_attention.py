@@ -76,20 +76,26 @@ def gated_cross_attention(
 
     Source: Alayrac et al. 2022, section 3.1 and listing 1.
     """
+    # check
     if x.shape[-1] != block.d:
         raise ValueError(f"x: expected width {block.d}, found {x.shape[-1]}")
+    # keys and values
     k, v = _keys_and_values(block, media, cache)
     images, latents = k.shape[2:4]
+    # check
     if ((media_id < 0) | (media_id > images)).any():
         raise ValueError(f"media_id: expected 0 to {images}, the images there are")
     if cache is not None:  # not before the last check: a refused call leaves it empty
         cache.k, cache.v = k, v
+    # scores
     q = block.to_q(block.norm(x)).unflatten(-1, (block.heads, -1)).transpose(1, 2)  # [b, h, s, dh]
     scores = q @ k.flatten(2, 3).mT * q.shape[-1] ** -0.5
+    # mask the other images
     owner = torch.arange(images * latents, device=x.device) // latents + 1
     seen = (media_id[..., None] == owner)[:, None]  # [b, 1, s, i·m]
     # a softmax over -inf alone is NaN, so a row that sees nothing is masked with a finite number
     weights = scores.masked_fill(~seen, torch.finfo(x.dtype).min).softmax(-1).masked_fill(~seen, 0)
+    # two gates
     attended = (weights @ v.flatten(2, 3)).transpose(1, 2).flatten(2)
     x = x + block.alpha.tanh() * block.to_out(attended)
     return x + block.beta.tanh() * block.ff(x)
@@ -117,6 +123,7 @@ def kv_per_image(cfg: VLMConfig, style: str) -> int:
 def _keys_and_values(
     block: GatedBlock, media: Tensor | None, cache: MediaCache | None
 ) -> tuple[Tensor, Tensor]:
+    # keys and values
     if cache is not None and cache.k is not None and cache.v is not None:
         return cache.k, cache.v
     if media is None:

@@ -46,6 +46,7 @@ def image_token_merge(
             not [n, d] in the dtype of `text_emb`, or there are more or fewer than placeholders;
             `pad_id` is `image_id`; `padding` is neither side. The message begins with the name.
     """
+    # check
     _check(input_ids, text_emb, image_feats, image_id, pad_id, labels, padding)
     device, (batch, seq), d = input_ids.device, input_ids.shape, text_emb.shape[-1]
     is_image = input_ids == image_id
@@ -55,12 +56,14 @@ def image_token_merge(
             f"image_feats: expected {placeholders}, one for each placeholder, found {len(sizes)}"
         )
 
+    # slots of each token
     counts = (input_ids != pad_id).long().masked_scatter(is_image, sizes)
     lengths = counts.sum(dim=1, keepdim=True)
     longest = int(lengths.max())
     column = torch.arange(longest, device=device)
     mask = column < lengths if padding == "right" else column >= longest - lengths  # [b, l]
 
+    # source of each slot
     # in row-major order, the slots are those of the tokens, each repeated as often as it counts
     token = torch.repeat_interleave(counts.reshape(-1))
     from_image = is_image.reshape(-1)[token]
@@ -68,9 +71,11 @@ def image_token_merge(
     nowhere = batch * seq + sum(len(feats) for feats in image_feats)
     where = torch.full((batch, longest), nowhere, device=device).masked_scatter(mask, source)
     rows = torch.cat((text_emb.reshape(-1, d), *image_feats, text_emb.new_zeros(1, d)))
+    # labels of the slots
     if labels is not None:
         kept = labels.masked_fill(is_image, IGNORED).reshape(-1)[token]
         labels = labels.new_full((batch, longest), IGNORED).masked_scatter(mask, kept)
+    # gather into place
     return Merged(
         emb=rows[where],
         mask=mask,

@@ -41,6 +41,7 @@ def _patch_embed_kernel(
     cols = tl.program_id(0) % num_n * BLOCK_N + tl.arange(0, BLOCK_N)
     token = rows % seq
     is_patch = (rows < n_tokens) & (token > 0)
+    # corner of each patch
     # where each patch begins; strides are free, and images may lie 2**31 elements apart
     patch = token - 1
     corners = (
@@ -50,6 +51,7 @@ def _patch_embed_kernel(
     )  # [BLOCK_M]
 
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    # gather and normalise
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         c = tl.minimum(k // (P * P), 2)  # past the last channel nothing is multiplied
@@ -66,10 +68,12 @@ def _patch_embed_kernel(
         if img_ptr.dtype.element_ty == tl.uint8:
             pixels = pixels / 255.0
         pixels = (pixels - tl.load(mean_ptr + c)[None, :]) / tl.load(std_ptr + c)[None, :]
+        # multiply
         w_ptrs = w_ptr + cols.to(tl.int64)[None, :] * K + k[:, None]
         w = tl.load(w_ptrs, mask=(k < K)[:, None] & (cols < D)[None, :], other=0.0)
         acc = tl.dot(pixels.to(w.dtype), w, acc)
 
+    # class token and positions
     # a class token has no pixels, whatever was multiplied in its place
     cls = tl.load(cls_ptr + cols, mask=cols < D).to(tl.float32)
     acc = tl.where((token == 0)[:, None], cls[None, :], acc)
@@ -100,7 +104,9 @@ def vit_patch_embed(
 
     Source: Dosovitskiy et al. 2021 (ViT), section 3.1.
     """
+    # check
     grid_h, grid_w = _check(img, w, pos, cls, mean, std)
+    # allocate and launch
     tokens = grid_h * grid_w + 1
     out = torch.empty(img.shape[0], tokens, w.shape[0], dtype=torch.float16, device=img.device)
     _launch(img, w, pos, cls, mean, std, out, grid_w)
@@ -127,6 +133,7 @@ def _check(
     img: Tensor, w: Tensor, pos: Tensor, cls: Tensor, mean: Tensor, std: Tensor
 ) -> tuple[int, int]:
     """Rows and columns of patches."""
+    # check
     if w.ndim != 4 or w.shape[2] != w.shape[3] or w.shape[3] == 0:
         raise ValueError(f"w: expected [d, 3, p, p] with a p of 1 or more, found {tuple(w.shape)}")
     d, _, p, _ = w.shape

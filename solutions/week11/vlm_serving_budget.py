@@ -127,11 +127,13 @@ def request_cost(
             no text, a negative answer, no request; the message begins with "style", "images",
             "text_tokens", "out_tokens" or "batch".
     """
+    # check
     if vlm.style not in STYLES:
         raise ValueError(f"style: expected one of {', '.join(STYLES)}, found {vlm.style!r}")
     _check_at_least(1, "text_tokens", text_tokens)
     _check_at_least(0, "out_tokens", out_tokens)
     _check_at_least(1, "batch", batch)
+    # patches and tokens
     patches = [_patches(vlm, h, w) for h, w in images]
     image_tokens = sum(patches) // vlm.merge**2
     crossing = vlm.style == "cross"
@@ -140,6 +142,7 @@ def request_cost(
     cross_layers = vlm.cross_layers if read else 0
     steps = max(0, out_tokens - 1)
 
+    # work of each stage
     # images do not see each other
     vision, run = vlm.vision, vlm.vision_layers_run
     seen = [count + vlm.class_token for count in patches]
@@ -206,8 +209,10 @@ def cache_hit_gain(cost: RequestCost, hit_rate: float) -> float:
     Raises:
         ValueError: `hit_rate` is not from 0 to 1; the message begins with its name.
     """
+    # check
     if not 0 <= hit_rate <= 1:
         raise ValueError(f"hit_rate: expected from 0 to 1, found {hit_rate}")
+    # compare the stages
     encoder = cost.encode.seconds + cost.project.seconds
     rest = cost.prefill.seconds + cost.decode.seconds
     return (encoder + rest) / ((1 - hit_rate) * encoder + rest)
@@ -241,8 +246,10 @@ def max_users(
 
 def _patches(vlm: VisionLanguageModel, h: int, w: int) -> int:
     """Patches of an image, at the resolution at which it is encoded."""
+    # check
     if h < 1 or w < 1:
         raise ValueError(f"images: expected sides of 1 or more, found {h} x {w}")
+    # patches and tokens
     if vlm.image_size is not None:
         h = w = vlm.image_size
     unit = vlm.patch * vlm.merge
@@ -271,6 +278,7 @@ def _projector_weights(vlm: VisionLanguageModel) -> int:
 
 def _all_weights(vlm: VisionLanguageModel) -> int:
     """Those that do not run, too."""
+    # requests that fit
     vision, text = vlm.vision, vlm.text
     text_layers = text.layers + (vlm.cross_layers if vlm.style == "cross" else 0)
     return (
@@ -306,6 +314,7 @@ def _stage(
     `macs` are the multiplications with weights; `pairs` and `keys` count queries with the keys
     they see, and keys read, over all layers of `tower`.
     """
+    # seconds of a stage
     linear = 2 * macs, ITEMSIZE * weights
     attention = (4 * tower.d * pairs, _kv_bytes(tower) * keys) if tower else (0, 0)
     peak = profile.peak_of(DTYPE)

@@ -15,8 +15,10 @@ def vlm_token_count(model: str, images: Sequence[tuple[int, int]]) -> int:
         ValueError: `model` is not one of MODELS (the message names it), or what the functions
             below refuse.
     """
+    # check
     if model not in MODELS:
         raise ValueError(f"model: expected one of {', '.join(MODELS)}, found {model!r}")
+    # count the tokens
     tokens = 0
     for h, w in images:
         _check_positive(h=h, w=w)
@@ -36,9 +38,11 @@ def llava15_tokens(image: int = 336, patch: int = 14) -> int:
     Raises:
         ValueError: `patch` is below 1, or `image` below `patch`; the message begins with the name.
     """
+    # check
     _check_positive(patch=patch)
     if image < patch:
         raise ValueError(f"image: expected {patch} or more, one patch, found {image}")
+    # count the tokens
     return (image // patch) ** 2
 
 
@@ -52,10 +56,12 @@ def select_best_resolution(h: int, w: int, pinpoints: Sequence[tuple[int, int]])
         ValueError: `h` or `w` is below 1, or there are no `pinpoints`; the message begins with
             the name.
     """
+    # check
     _check_positive(h=h, w=w)
     if not pinpoints:
         raise ValueError("pinpoints: expected at least one canvas, found none")
 
+    # best canvas
     def merit(canvas: tuple[int, int]) -> tuple[int, int]:
         height, width = canvas
         # the side that limits the scale fills the canvas
@@ -79,9 +85,12 @@ def llava_next_tokens(
             (begins with "pinpoints"); an image so thin that no row or no column of patches is
             left ("h" or "w", whichever side is the short one).
     """
+    # check
     if any(height % tile or width % tile for height, width in pinpoints):
         raise ValueError(f"pinpoints: expected multiples of the tile {tile}, found {pinpoints}")
+    # best canvas
     height, width = select_best_resolution(h, w, pinpoints)
+    # grid without padding
     side = tile // patch
     rows, cols = height // tile * side, width // tile * side
     if w * rows > h * cols:  # wider than the canvas: bars above and below
@@ -91,6 +100,7 @@ def llava_next_tokens(
     if not rows or not cols:
         thin = "w" if rows else "h"
         raise ValueError(f"{thin}: the image {h} x {w} is too thin, unpadding leaves nothing of it")
+    # count the tokens
     return side * side + rows * (cols + 1)
 
 
@@ -104,9 +114,11 @@ def qwen2_vl_tokens(
         ValueError: `h` or `w` is below 1 (the message begins with the name), or one is more than
             200 times the other ("aspect").
     """
+    # check
     _check_positive(h=h, w=w)
     if max(h, w) > 200 * min(h, w):
         raise ValueError(f"aspect ratio: expected at most 200, found {h} x {w}")
+    # resize within limits
     rows, cols = _nearest(h, factor), _nearest(w, factor)
     area = factor * factor
     if rows * cols * area > max_pixels:
@@ -115,6 +127,7 @@ def qwen2_vl_tokens(
     elif rows * cols * area < min_pixels:
         rows = _ceil_sqrt(h * min_pixels, w * area)
         cols = _ceil_sqrt(w * min_pixels, h * area)
+    # count the tokens
     return rows * factor, cols * factor, rows * cols
 
 

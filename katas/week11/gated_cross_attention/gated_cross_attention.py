@@ -76,13 +76,14 @@ def gated_cross_attention(
 
     Source: Alayrac et al. 2022, section 3.1 and listing 1.
     """
-    # TODO(kata): project, mask, attend, two gates (about 30 lines with helpers)
+    # TODO(kata): check, keys and values, scores, mask the other images, two gates (about 30 lines
+    # with helpers)
     raise NotImplementedError
 
 
 def media_index(input_ids: Int[Tensor, "b s"], image_id: int) -> Int[Tensor, "b s"]:
     """Number of the latest image at or before each token, from 1; 0 where there is none."""
-    raise NotImplementedError  # TODO(kata): a running count (1 line)
+    raise NotImplementedError  # TODO(kata): count the images (1 line)
 
 
 def kv_per_image(cfg: VLMConfig, style: str) -> int:
@@ -92,4 +93,4 @@ def kv_per_image(cfg: VLMConfig, style: str) -> int:
     Raises:
         ValueError: `style` is not one of STYLES.
     """
-    raise NotImplementedError  # TODO(kata): both styles (about 5 lines)
+    raise NotImplementedError  # TODO(kata): (about 5 lines)

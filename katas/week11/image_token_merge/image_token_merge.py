@@ -45,7 +45,9 @@ def image_token_merge(
             not [n, d] in the dtype of `text_emb`, or there are more or fewer than placeholders;
             `pad_id` is `image_id`; `padding` is neither side. The message begins with the name.
     """
-    raise NotImplementedError  # TODO(kata): count, index, gather (about 30 lines)
+    # TODO(kata): check, slots of each token, source of each slot, labels of the slots, gather into
+    # place (about 30 lines)
+    raise NotImplementedError
 
 
 def project(
@@ -56,7 +58,7 @@ def project(
     b2: Float[Tensor, " d"],
 ) -> Float[Tensor, "n d"]:
     """LLaVA-1.5's projector: linear, exact GELU, linear."""
-    raise NotImplementedError  # TODO(kata): two layers (1 line)
+    raise NotImplementedError  # TODO(kata): project (1 line)
 
 
 def _check(

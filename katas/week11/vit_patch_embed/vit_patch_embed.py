@@ -35,8 +35,8 @@ def _patch_embed_kernel(
     b_stride, c_stride, y_stride, x_stride,
     P: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): this program's tokens and channels, the loop over the pixels of a patch, the
-    # epilogue, one store (about 40 lines)
+    # TODO(kata): corner of each patch, gather and normalise, multiply, class token and positions
+    # (about 40 lines)
     pass
 
 
@@ -61,7 +61,8 @@ def vit_patch_embed(
 
     Source: Dosovitskiy et al. 2021 (ViT), section 3.1.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 35 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 35 lines with helpers)
+    raise NotImplementedError
 
 
 def _launch(

@@ -127,13 +127,14 @@ def request_cost(
             no text, a negative answer, no request; the message begins with "style", "images",
             "text_tokens", "out_tokens" or "batch".
     """
-    # TODO(kata): check; count patches and tokens; four stages (about 95 lines with helpers)
+    # TODO(kata): check, patches and tokens, work of each stage, seconds of a stage (about 95 lines
+    # with helpers)
     raise NotImplementedError
 
 
 def regime(cost: RequestCost) -> str:
     """Which takes longest, ties in this order: "encoder" (and projector), "prefill", "decode"."""
-    raise NotImplementedError  # TODO(kata): the longest of three (about 6 lines)
+    raise NotImplementedError  # TODO(kata): compare the stages (about 6 lines)
 
 
 def cache_hit_gain(cost: RequestCost, hit_rate: float) -> float:
@@ -145,7 +146,7 @@ def cache_hit_gain(cost: RequestCost, hit_rate: float) -> float:
     Raises:
         ValueError: `hit_rate` is not from 0 to 1; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): check; encoder and rest (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, compare the stages (about 5 lines)
 
 
 def max_users(
@@ -164,5 +165,4 @@ def max_users(
         ValueError: not even one fits (the message begins with "memory"), or what `request_cost`
             refuses.
     """
-    # TODO(kata): what the weights leave, divided (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): requests that fit (about 20 lines with helpers)

@@ -14,8 +14,7 @@ def vlm_token_count(model: str, images: Sequence[tuple[int, int]]) -> int:
         ValueError: `model` is not one of MODELS (the message names it), or what the functions
             below refuse.
     """
-    # TODO(kata): each image by the rule of its model (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, count the tokens (about 15 lines with helpers)
 
 
 def llava15_tokens(image: int = 336, patch: int = 14) -> int:
@@ -25,7 +24,7 @@ def llava15_tokens(image: int = 336, patch: int = 14) -> int:
     Raises:
         ValueError: `patch` is below 1, or `image` below `patch`; the message begins with the name.
     """
-    raise NotImplementedError  # TODO(kata): (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, count the tokens (about 4 lines)
 
 
 def select_best_resolution(h: int, w: int, pinpoints: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -38,7 +37,7 @@ def select_best_resolution(h: int, w: int, pinpoints: Sequence[tuple[int, int]])
         ValueError: `h` or `w` is below 1, or there are no `pinpoints`; the message begins with
             the name.
     """
-    raise NotImplementedError  # TODO(kata): most pixels kept, least waste, first (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, best canvas (about 10 lines)
 
 
 def llava_next_tokens(
@@ -52,7 +51,8 @@ def llava_next_tokens(
             (begins with "pinpoints"); an image so thin that no row or no column of patches is
             left ("h" or "w", whichever side is the short one).
     """
-    raise NotImplementedError  # TODO(kata): grid, unpad, newlines, base view (about 15 lines)
+    # TODO(kata): check, best canvas, grid without padding, count the tokens (about 15 lines)
+    raise NotImplementedError
 
 
 def qwen2_vl_tokens(
@@ -65,5 +65,5 @@ def qwen2_vl_tokens(
         ValueError: `h` or `w` is below 1 (the message begins with the name), or one is more than
             200 times the other ("aspect").
     """
-    # TODO(kata): round, shrink or enlarge, count (about 15 lines with helpers)
+    # TODO(kata): check, resize within limits, count the tokens (about 15 lines with helpers)
     raise NotImplementedError
