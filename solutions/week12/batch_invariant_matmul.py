@@ -64,10 +64,12 @@ def _matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    # tile of the result
     # flattened into one loop with the one over K, so that the next tile's loads start early
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
         m, n = _grouped_pid(tile, num_m, num_n, GROUP_M)
         row, col = m * BLOCK_M, n * BLOCK_N
+        # sum over K
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in range(0, K, BLOCK_K):
             a_tile = _load_tile(a, row, k, M, K, a_strides, BLOCK_M, BLOCK_K)
@@ -77,6 +79,7 @@ def _matmul_kernel(
                 b_tile = _load_tile(b, k, col, K, N, b_strides, BLOCK_K, BLOCK_N)
             acc = tl.dot(a_tile, b_tile, acc, input_precision="ieee")
 
+        # round and store
         rows = (row + tl.arange(0, BLOCK_M))[:, None]
         cols = (col + tl.arange(0, BLOCK_N))[None, :]
         c_ptrs = c_ptr + rows.to(tl.int64) * N + cols
@@ -99,7 +102,9 @@ def batch_invariant_matmul(
 
     Source: He et al. 2025, Defeating Nondeterminism in LLM Inference.
     """
+    # check
     _check(a, b)
+    # allocate and launch
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     if c.numel():
         _launch(a, b, c)
@@ -107,6 +112,7 @@ def batch_invariant_matmul(
 
 
 def _check(a: Tensor, b: Tensor) -> None:
+    # check
     if a.ndim != 2 or a.dtype not in DTYPES:
         raise ValueError(f"a: expected 2-D, one of {DTYPES}, found {tuple(a.shape)}, {a.dtype}")
     if b.ndim != 2 or b.shape[0] != a.shape[1]:
@@ -118,6 +124,7 @@ def _check(a: Tensor, b: Tensor) -> None:
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor) -> None:
+    # allocate and launch
     (M, K), N = a.shape, b.shape[1]
     config = _config(a)
     transposed = b.stride(1) != 1
@@ -137,7 +144,7 @@ def _launch(a: Tensor, b: Tensor, c: Tensor) -> None:
 
 
 def _config(a: Tensor) -> Config:
-    """One for each chip and dtype: the number of rows has no say."""
+    """One for each chip and dtype: the number of rows does not matter."""
     if not a.is_cuda:
         return CPU
     if a.itemsize > 2:
@@ -179,10 +186,12 @@ def first_divergence(
     Raises:
         ValueError: a batch size is below 1.
     """
+    # check
     batch_sizes = list(batch_sizes)
     for batch in batch_sizes:
         if batch < 1:
             raise ValueError(f"batch_sizes: expected sizes of at least 1, found {batch}")
+    # compare bits
     whole = _bits(fn(a, b)).clone()
     for batch in batch_sizes:
         for start in range(0, a.shape[0], batch):

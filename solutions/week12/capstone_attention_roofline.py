@@ -139,6 +139,7 @@ def work(impl: str, shape: Shape) -> Work:
         ValueError: `impl` is none of `IMPLS`, or a size of `shape` is below 1; the message begins
             with the name and a colon.
     """
+    # work of a shape
     if impl not in IMPLS:
         raise ValueError(f"impl: expected one of {', '.join(IMPLS)}, found {impl!r}")
     for name in ("batch", "heads", "n", "d", "itemsize"):
@@ -164,8 +165,9 @@ def measure(
 
     Raises:
         ValueError: `impls` lacks one of `IMPLS` ("impls: …"), one disagrees (its name and a colon),
-            or `load` would refuse the rows, told as it tells them.
+            or `load` would refuse the rows, with the same message.
     """
+    # agree before timing
     missing = [name for name in IMPLS if name not in impls]
     if missing:
         raise ValueError(f"impls: expected {', '.join(IMPLS)}, found no {', '.join(missing)}")
@@ -176,6 +178,7 @@ def measure(
         for name in IMPLS:
             if not bench.agree(results[name], results["naive"]):
                 raise ValueError(f"{name}: another result than naive's at {shape}")
+        # time and derive
         del results  # room for what is timed
         for name in IMPLS:
             samples = bench.seconds(
@@ -184,6 +187,7 @@ def measure(
                 flush_bytes=2 * machine.l2_bytes,
             )
             rows.append(_row(name, shape, machine, samples))
+    # audit the rows
     _check(rows, machine)
     return rows
 
@@ -211,6 +215,7 @@ def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     fraction, bound and speedup (naive's median time over its own). `roofline.svg` shows the points.
     `REPORT.md` has them as tables, numbers with four digits (`.4g`).
     """
+    # artifacts
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow([field.name for field in fields(Row)])
@@ -269,7 +274,8 @@ def load(folder: Path, machine: Machine) -> list[Row]:
             has no line, and names the shape's n); and any other file that is not, to the letter,
             what `artifacts` makes of the rows.
     """
-    # a table that is no text is told as a value that cannot be read
+    # audit the rows
+    # a table that is not text is reported as a value that cannot be read
     text = (folder / "bench.csv").read_bytes().decode(errors="replace")
     lines = list(csv.reader(io.StringIO(text, newline="")))
     names = [field.name for field in fields(Row)]
@@ -292,6 +298,7 @@ def capstone_attention_roofline(
 ) -> Step:
     """Measure, write the artifacts into a folder that exists, and say what to do next."""
     rows = measure(impls, shapes, machine, bench)
+    # artifacts
     for name, text in artifacts(rows, machine).items():
         (folder / name).write_bytes(text.encode())
     return next_step(rows, machine)
@@ -392,6 +399,7 @@ def _shape(row: Row) -> Shape:
 
 
 def _row(impl: str, shape: Shape, machine: Machine, samples: Sequence[float]) -> Row:
+    # time and derive
     p20, p50, p80 = (_percentile(samples, percent) for percent in (20, 50, 80))
     done = work(impl, shape)
     return Row(
@@ -433,6 +441,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
 
 def _check(rows: Sequence[Row], machine: Machine) -> None:
     """Refuse rows that do not hang together; line 1 is the header."""
+    # audit the rows
     for number, row in enumerate(rows, start=2):
         try:
             _check_row(row, machine)
@@ -449,6 +458,7 @@ def _check(rows: Sequence[Row], machine: Machine) -> None:
 
 
 def _check_row(row: Row, machine: Machine) -> None:
+    # audit the rows
     done = work(row.impl, _shape(row))
     if row.repetitions < LEAST_REPETITIONS:
         raise ValueError(

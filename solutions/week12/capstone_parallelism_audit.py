@@ -129,7 +129,7 @@ class Adam:
         self.steps += 1
         self.mean.mul_(0.9).add_(gradient, alpha=0.1)
         self.square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        # 1e-3 is large, so that a gradient of nearly zero has no say in the sign of its update
+        # 1e-3 is large, so that a gradient of nearly zero does not decide the sign of its update
         torch.div(self.square, 1 - 0.99**self.steps, out=gradient).sqrt_().add_(1e-3)
         self.weights.addcdiv_(self.mean, gradient, value=-self.lr / (1 - 0.9**self.steps))
 
@@ -205,6 +205,7 @@ def train(
     Raises:
         ValueError: `mode` is none of MODES; or `comm` has one rank, and so nothing to shard.
     """
+    # steps of training
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, found {mode}")
     if comm.world == 1:
@@ -218,6 +219,7 @@ class _Trainer:
     """Holds what a rank holds: `weights` whole or not at all, `own` to update."""
 
     def __init__(self, mode: Mode, units: Sequence[Unit], comm: Collectives, lr: float) -> None:
+        # steps of training
         self._mode, self._units, self._comm = mode, units, comm
         self._weights: list[Tensor] = []
         self._own: list[Tensor] = []
@@ -233,6 +235,7 @@ class _Trainer:
 
     def step(self, x: Tensor, loss_fn: Callable[[Tensor, Tensor], Tensor], target: Tensor) -> float:
         """Run one step and return the loss."""
+        # steps of training
         inputs = []
         with torch.no_grad():
             for at, unit in enumerate(self._units):
@@ -271,6 +274,7 @@ class _Trainer:
 
     def _reduced(self, at: int, gradient: Tensor) -> Tensor:
         """Return the mean over the ranks of a gradient, or this rank's part of it."""
+        # collectives of a unit
         if self._mode == "ddp":
             self._comm.all_reduce(gradient).wait()
             self._note("all_reduce", at)

@@ -233,6 +233,7 @@ class Engine:
         profile: Profile,
         limits: Limits = LIMITS,
     ) -> None:
+        # check
         if stage not in range(len(STAGES)):
             raise ValueError(f"stage: expected 0 to {len(STAGES) - 1}, found {stage}")
         self._stage = stage
@@ -248,6 +249,7 @@ class Engine:
         Raises:
             ValueError: prompt and answer of a request may be longer than `limits.room`.
         """
+        # check
         for request in requests:
             if len(request.prompt) + request.max_new > self._limits.room:
                 raise ValueError(
@@ -263,9 +265,12 @@ class Engine:
         while waiting or running:
             if not running:
                 now_s = max(now_s, waiting[0].request.arrival_s)
+            # make room
             preempt = self._make_room(running, waiting)
             decode = [*running]
+            # admit
             prefill = self._admit(running, waiting, now_s)
+            # draft and verify
             drafted = self._draft_length(prefill, decode, acceptance.rate)
             work = self._work(prefill, decode, drafted)
             emitted = {sequence.id: self._next(sequence, 0) for sequence in prefill}
@@ -297,6 +302,7 @@ class Engine:
         self, running: list["_Sequence"], waiting: deque["_Sequence"]
     ) -> list["_Sequence"]:
         """Put the newest back to the front of the queue, until the others can go on."""
+        # make room
         preempted = []
         while self._claim(running) > self._limits.kv_tokens:
             preempted.append(running.pop())
@@ -307,6 +313,7 @@ class Engine:
         self, running: list["_Sequence"], waiting: deque["_Sequence"], now_s: float
     ) -> list["_Sequence"]:
         """Let in those that have arrived, up to the first that does not fit."""
+        # admit
         if self._stage < 2 and running:
             return []
         admitted: list[_Sequence] = []
@@ -329,6 +336,7 @@ class Engine:
         self, prefill: Sequence["_Sequence"], decode: Sequence["_Sequence"], rate: float
     ) -> int:
         """Choose what yields the most tokens a second in this step, of what fits."""
+        # draft and verify
         if self._stage < 3:
             return 0
 
@@ -346,6 +354,7 @@ class Engine:
         self, sequence: "_Sequence", drafted: int, acceptance: "_Acceptance | None" = None
     ) -> tuple[int, ...]:
         """Emit what the target says: of the drafted tokens those it agrees with, and one more."""
+        # draft and verify
         proposed = [*sequence.tokens]
         for _ in range(drafted):
             proposed.append(_greedy(self._draft, proposed)[-1])
@@ -419,6 +428,7 @@ def replay(
             "step 7: " and the number of the first step that is wrong, from 0, or with "log: "
             where a request is not finished at the end.
     """
+    # replay and refuse
     auditor = _Auditor(stage, requests, profile, limits)
     works = []
     for number, step in enumerate(log):
@@ -451,6 +461,7 @@ class _Auditor:
 
     def advance(self, step: Step) -> Work:
         """Check a step, and count what it did."""
+        # replay and refuse
         self._check_start(step.start_s)
         mentioned = [*step.prefill, *step.decode, *step.preempt]
         _demand("each request once", len(set(mentioned)) == len(mentioned), mentioned)
@@ -480,6 +491,7 @@ class _Auditor:
         _demand(f"a start at {due_s} s", math.isclose(start_s, due_s, rel_tol=1e-9), start_s)
 
     def _check_cache(self, step: Step) -> None:
+        # replay and refuse
         limits, paged = self._limits, self._stage >= 2
         _demand("preemption from stage 2 on", paged or not step.preempt, step.preempt)
         _demand("cache of the preempted", self._holding.issuperset(step.preempt), step.preempt)
@@ -498,6 +510,7 @@ class _Auditor:
 
     def _claim(self, step: Step) -> int:
         """Slots in the blocks of all that hold some, before rejected tokens are dropped."""
+        # replay and refuse
         cached = {req_id: self._length[req_id] - 1 for req_id in self._holding}
         cached |= {req_id: self._length[req_id] for req_id in step.prefill}
         cached |= {req_id: self._length[req_id] + step.drafted for req_id in step.decode}
@@ -505,6 +518,7 @@ class _Auditor:
         return sum(size * -(-tokens // size) for tokens in cached.values())
 
     def _emit(self, step: Step) -> None:
+        # replay and refuse
         served = {*step.prefill, *step.decode}
         _demand(f"tokens of {served}", step.emitted.keys() == served, step.emitted)
         for req_id, tokens in step.emitted.items():
@@ -545,6 +559,7 @@ def report(
 
     `workloads` has "lone" and "burst", `heldout` is tokens `[n]`. The folder is created if needed.
     """
+    # evidence
     outdir.mkdir(parents=True, exist_ok=True)
     engines = [Engine(stage, model, draft, profile) for stage in range(len(STAGES))]
     rows = {
@@ -573,6 +588,7 @@ def _row(
     requests: Sequence[Request],
     profile: Profile,
 ) -> dict[str, object]:
+    # evidence
     log = engine.run(requests)
     save_log(outdir / f"{name}-{stage}.jsonl", log)
     totals = replay(stage, log, requests, profile)

@@ -63,6 +63,7 @@ def _rows_kernel(
     b, h = head // Hq, head % Hq
     rows = start + tl.arange(0, BLOCK)
 
+    # lse and D of each row
     do_tile = _load_tile(do, b, h, start, Sq, do_strides, BLOCK, D)
     o_tile = _load_tile(o, b, h, start, Sq, o_strides, BLOCK, D)
     lse_ptrs = lse + b.to(tl.int64) * lse_strides[0] + h.to(tl.int64) * lse_strides[1]
@@ -96,6 +97,7 @@ def _dk_dv_kernel(
     v_tile = _load_tile(v, b, kv_h, first_key, Sk, v_strides, BLOCK_N, D)
     dk = tl.zeros([BLOCK_N, D], tl.float32)
     dv = tl.zeros([BLOCK_N, D], tl.float32)
+    # recompute P
     for h in range(kv_h * group, (kv_h + 1) * group):
         row_start = (b * Hq + h).to(tl.int64) * Sq
         for start in range(first, Sq, BLOCK_M):
@@ -110,11 +112,13 @@ def _dk_dv_kernel(
             # not the score but p is hidden: -inf - -inf of a row without keys would be NaN
             if start < full:
                 p_t = tl.where(cols[:, None] <= rows[None, :] + (Sk - Sq), p_t, 0.0)
+            # gradients of the tile
             dv = tl.dot(p_t.to(do_tile.dtype), do_tile, dv, input_precision="ieee")
             dp_t = tl.dot(v_tile, do_tile.T, input_precision="ieee")  # [BLOCK_N, BLOCK_M] fp32
             ds_t = p_t * (dp_t - delta[None, :])  # [BLOCK_N, BLOCK_M] fp32
             dk = tl.dot(ds_t.to(q_tile.dtype), q_tile, dk, input_precision="ieee")
 
+    # scale and store
     to = (kv_head.to(tl.int64) * Sk + cols)[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(dk_ptr + to, dk * sm_scale, mask=cols[:, None] < Sk)
     tl.store(dv_ptr + to, dv, mask=cols[:, None] < Sk)
@@ -149,6 +153,7 @@ def _dq_kernel(
     lse2 = tl.load(lse2_ptr + row_start + rows, mask=rows < Sq)
     delta = tl.load(delta_ptr + row_start + rows, mask=rows < Sq)
     dq = tl.zeros([BLOCK_M, D], tl.float32)
+    # recompute P
     for start in range(0, last, BLOCK_N):
         k_tile = _load_tile(k, b, kv_h, start, Sk, k_strides, BLOCK_N, D)
         v_tile = _load_tile(v, b, kv_h, start, Sk, v_strides, BLOCK_N, D)
@@ -160,9 +165,11 @@ def _dq_kernel(
             # row 0 of the tile sees keys below full, each further row one more
             limit = tl.arange(0, BLOCK_M) * CAUSAL + full
             p = tl.where(cols[None, :] < limit[:, None], p, 0.0)
+        # gradients of the tile
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
 
+    # scale and store
     to = (row_start + rows)[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(dq_ptr + to, dq * sm_scale, mask=rows[:, None] < Sq)
 
@@ -204,7 +211,9 @@ def flash_attn_bwd(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 2.
     """
+    # check
     _check(do, q, k, v, o, lse, sm_scale)
+    # allocate and launch
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     _launch(do, q, k, v, o, lse, dq, dk, dv, causal, sm_scale or q.shape[-1] ** -0.5)
     return dq, dk, dv
@@ -213,6 +222,7 @@ def flash_attn_bwd(
 def _check(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, sm_scale: float | None
 ) -> None:
+    # check
     if q.ndim != 4 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, hq, sq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
     if q.dtype not in DTYPES or (q.dtype == torch.bfloat16 and not q.is_cuda):

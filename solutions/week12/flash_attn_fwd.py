@@ -66,6 +66,7 @@ def _flash_attn_fwd_kernel(
         tile = num_m - 1 - tile
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
 
+    # keys the tile sees
     # the tile's rows all see keys 0 .. full; keys full .. last need a mask
     full, last = Sk, Sk
     if CAUSAL:
@@ -76,6 +77,7 @@ def _flash_attn_fwd_kernel(
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)  # of scale * scores
     row_sum = tl.zeros([BLOCK_M], tl.float32)
+    # scores of the tile
     for start in range(0, last, BLOCK_N):
         k_tile = _load_tile(k, b, kv_h, start, Sk, k_strides, BLOCK_N, D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N] fp32
@@ -85,6 +87,7 @@ def _flash_attn_fwd_kernel(
             limit = tl.arange(0, BLOCK_M) * CAUSAL + full
             s = tl.where(cols[None, :] < limit[:, None], s, -float("inf"))
 
+        # rescale the old sums
         new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale)  # [BLOCK_M] fp32
         # a row that has seen no key yet would compute -inf - -inf
         base = tl.where(new_max == -float("inf"), 0.0, new_max)
@@ -96,6 +99,7 @@ def _flash_attn_fwd_kernel(
         v_tile = _load_tile(v, b, kv_h, start, Sk, v_strides, BLOCK_N, D)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
 
+    # normalise and store
     # a row that saw no key: o = 0, lse = -inf
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     lse = (row_max + tl.log2(row_sum)) * LN2
@@ -133,7 +137,9 @@ def flash_attn_fwd(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
+    # check
     _check(q, k, v, sm_scale)
+    # allocate and launch
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     if o.numel():
@@ -142,6 +148,7 @@ def flash_attn_fwd(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
+    # check
     if q.ndim != 4 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, hq, sq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
     if q.dtype not in DTYPES or (q.dtype == torch.bfloat16 and not q.is_cuda):

@@ -44,6 +44,7 @@ def _split_kernel(
     split = tl.program_id(0) % num_splits
     kv_head = (tl.program_id(0) // num_splits).to(tl.int64)  # of all sequences
     b, h = kv_head // Hkv, kv_head % Hkv
+    # keys of the split
     first = split * split_size
     last = min(first + split_size, tl.load(seq_lens_ptr + b * seq_lens_stride))
     if first < last:
@@ -58,6 +59,7 @@ def _split_kernel(
         acc = tl.zeros([BLOCK_G, D], tl.float32)
         row_max = tl.full([BLOCK_G], -float("inf"), tl.float32)  # of scale * scores
         row_sum = tl.zeros([BLOCK_G], tl.float32)
+        # scores of the tile
         for start in range(first, last, BLOCK_N):
             keys = start + tl.arange(0, BLOCK_N)
             exists = keys < last
@@ -65,6 +67,7 @@ def _split_kernel(
             k_tile = tl.load(k_head + offsets * k_strides[2], mask=exists[:, None], other=0.0)
             s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale  # [BLOCK_G, BLOCK_N] fp32
             s = tl.where(exists[None, :], s, -float("inf"))
+            # rescale the old sums
             new_max = tl.maximum(row_max, tl.max(s, axis=1))  # [BLOCK_G] fp32
             p = tl.exp2(s - new_max[:, None])
             alpha = tl.exp2(row_max - new_max)
@@ -87,6 +90,7 @@ def _merge_kernel(
     D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # one query head of one sequence
+    # merge the splits
     used = tl.cdiv(tl.load(seq_lens_ptr + row // Hq * seq_lens_stride), split_size)
     dims = tl.arange(0, D)
     acc = tl.zeros([D], tl.float32)
@@ -137,8 +141,10 @@ def flash_decode(
 
     Source: Dao et al. 2023, Flash-Decoding.
     """
+    # check
     _check(q, k, v, seq_lens, split_size)
     (B, Hq, D), (_, Hkv, S, _) = q.shape, k.shape
+    # allocate and launch
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     # from the room for keys alone: a number that followed the batch would change the sums
     split_size = min(split_size, max(S, 1))  # sums with it stay below 2³¹
@@ -162,6 +168,7 @@ def flash_decode(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, split_size: int) -> None:
+    # check
     if q.ndim != 3 or q.shape[-1] not in HEAD_SIZES:
         raise ValueError(f"q: expected [b, hq, d], d in {HEAD_SIZES}, found {tuple(q.shape)}")
     if q.dtype not in DTYPES or (q.dtype == torch.bfloat16 and not q.is_cuda):

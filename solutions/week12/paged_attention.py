@@ -43,16 +43,19 @@ def _paged_attention_kernel(
     acc = tl.zeros([BLOCK_G, D], tl.float32)
     row_max = tl.full([BLOCK_G], -float("inf"), tl.float32)  # of scale * scores
     row_sum = tl.zeros([BLOCK_G], tl.float32)
+    # look up the blocks
     for start in range(0, length, BLOCK_N):
         tokens = start + tl.arange(0, BLOCK_N)
         exists = tokens < length
         entries = table + (tokens // BLOCK_SIZE) * table_strides[1]
         blocks = tl.load(entries, mask=exists, other=0).to(tl.int64)[:, None]  # [BLOCK_N, 1]
         slots = (tokens % BLOCK_SIZE)[:, None]
+        # scores of the tile
         k_rows = k_head + blocks * k_strides[0] + slots * k_strides[1]
         k_tile = tl.load(k_rows, mask=exists[:, None], other=0.0)  # [BLOCK_N, D]
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee") * scale  # [BLOCK_G, BLOCK_N] fp32
         s = tl.where(exists[None, :], s, -float("inf"))
+        # rescale the old sums
         new_max = tl.maximum(row_max, tl.max(s, axis=1))  # [BLOCK_G] fp32
         p = tl.exp2(s - new_max[:, None])
         alpha = tl.exp2(row_max - new_max)
@@ -64,6 +67,7 @@ def _paged_attention_kernel(
         acc = acc * alpha[:, None]
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
 
+    # store
     o = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]  # a sequence without tokens: 0
     o_ptrs = o_ptr + (kv_head * GROUP + rows)[:, None] * D + dims[None, :]
     tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=in_group[:, None])
@@ -76,6 +80,7 @@ def _write_kv_kernel(
     BLOCK_SIZE: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
+    # look up the blocks
     slot = tl.load(slots_ptr + token * slots_stride)
     if slot >= 0:
         block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
@@ -88,6 +93,7 @@ def _write_kv_kernel(
         v_slot = v_cache_ptr + block * v_cache_strides[0] + place * v_cache_strides[1]
         k_slots = k_slot + heads * k_cache_strides[2] + dims * k_cache_strides[3]
         v_slots = v_slot + heads * v_cache_strides[2] + dims * v_cache_strides[3]
+        # store
         tl.store(k_slots, tl.load(k_ptrs, mask=exists), mask=exists)
         tl.store(v_slots, tl.load(v_ptrs, mask=exists), mask=exists)
 
@@ -122,7 +128,9 @@ def paged_attention(
 
     Source: Kwon et al. 2023, PagedAttention.
     """
+    # check
     _check(q, k_cache, v_cache, block_tables, seq_lens)
+    # launch
     (B, Hq, D), (_, block_size, Hkv, _) = q.shape, k_cache.shape
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     group = Hq // Hkv
@@ -161,7 +169,9 @@ def write_kv(
         ValueError: an argument is not as said above, dtypes or devices differ, a slot lies past the
             caches (not checked on a GPU), or bfloat16 tensors are on the CPU.
     """
+    # check
     _check_tokens(k, v, k_cache, v_cache, slot_mapping)
+    # launch
     T, Hkv, D = k.shape
     _write_kv_kernel[(T,)](
         k, v, k_cache, v_cache, slot_mapping,

@@ -68,13 +68,13 @@ def batch_invariant_matmul(
 
     Source: He et al. 2025, Defeating Nondeterminism in LLM Inference.
     """
-    # TODO(kata): check, allocate, launch a kernel of your own; mind what Triton builds into it
-    # (about 50 lines with helpers)
+    # TODO(kata): check, allocate and launch, tile of the result, sum over K, round and store (about
+    # 50 lines with helpers)
     raise NotImplementedError
 
 
 def _check(a: Tensor, b: Tensor) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check (about 8 lines)
 
 
 def _arch() -> int:
@@ -106,5 +106,4 @@ def first_divergence(
     Raises:
         ValueError: a batch size is below 1.
     """
-    # TODO(kata): check the sizes, then compare bits batch by batch (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, compare bits (about 15 lines with helpers)

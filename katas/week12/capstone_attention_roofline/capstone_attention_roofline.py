@@ -139,7 +139,7 @@ def work(impl: str, shape: Shape) -> Work:
         ValueError: `impl` is none of `IMPLS`, or a size of `shape` is below 1; the message begins
             with the name and a colon.
     """
-    raise NotImplementedError  # TODO(kata): operands, then bytes (about 15 lines)
+    raise NotImplementedError  # TODO(kata): work of a shape (about 15 lines)
 
 
 def measure(
@@ -152,9 +152,9 @@ def measure(
 
     Raises:
         ValueError: `impls` lacks one of `IMPLS` ("impls: …"), one disagrees (its name and a colon),
-            or `load` would refuse the rows, told as it tells them.
+            or `load` would refuse the rows, with the same message.
     """
-    # TODO(kata): run all, compare, time each, make rows, check them (about 75 lines with helpers)
+    # TODO(kata): agree before timing, time and derive, audit the rows (about 75 lines with helpers)
     raise NotImplementedError
 
 
@@ -165,7 +165,7 @@ def next_step(rows: Sequence[Row], machine: Machine) -> Step:
     Its gain is how many times faster it would be on the roof. A row is bound by "memory" where its
     intensity is below the ridge, by "compute" otherwise.
     """
-    raise NotImplementedError  # TODO(kata): seconds above the roof (about 7 lines with helpers)
+    raise NotImplementedError  # TODO(kata): next step (about 7 lines with helpers)
 
 
 def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
@@ -177,7 +177,7 @@ def artifacts(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     fraction, bound and speedup (naive's median time over its own). `roofline.svg` shows the points.
     `REPORT.md` has them as tables, numbers with four digits (`.4g`).
     """
-    raise NotImplementedError  # TODO(kata): table, points, plot, report (about 40 lines)
+    raise NotImplementedError  # TODO(kata): artifacts (about 40 lines)
 
 
 def load(folder: Path, machine: Machine) -> list[Row]:
@@ -194,8 +194,7 @@ def load(folder: Path, machine: Machine) -> list[Row]:
             has no line, and names the shape's n); and any other file that is not, to the letter,
             what `artifacts` makes of the rows.
     """
-    # TODO(kata): read, check, make the other files again (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): audit the rows (about 10 lines)
 
 
 def capstone_attention_roofline(
@@ -206,7 +205,7 @@ def capstone_attention_roofline(
     folder: Path,
 ) -> Step:
     """Measure, write the artifacts into a folder that exists, and say what to do next."""
-    raise NotImplementedError  # TODO(kata): measure, write, choose (about 4 lines)
+    raise NotImplementedError  # TODO(kata): artifacts (about 4 lines)
 
 
 def draw(points: Sequence[Mapping[str, Any]], machine: Machine) -> str:

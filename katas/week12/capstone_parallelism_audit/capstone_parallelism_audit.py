@@ -128,7 +128,7 @@ class Adam:
         self.steps += 1
         self.mean.mul_(0.9).add_(gradient, alpha=0.1)
         self.square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        # 1e-3 is large, so that a gradient of nearly zero has no say in the sign of its update
+        # 1e-3 is large, so that a gradient of nearly zero does not decide the sign of its update
         torch.div(self.square, 1 - 0.99**self.steps, out=gradient).sqrt_().add_(1e-3)
         self.weights.addcdiv_(self.mean, gradient, value=-self.lr / (1 - 0.9**self.steps))
 
@@ -204,7 +204,8 @@ def train(
     Raises:
         ValueError: `mode` is none of MODES; or `comm` has one rank, and so nothing to shard.
     """
-    raise NotImplementedError  # TODO(kata): two checks, a trainer (about 70 lines with helpers)
+    # TODO(kata): steps of training, collectives of a unit (about 70 lines with helpers)
+    raise NotImplementedError
 
 
 def audit(
@@ -217,13 +218,12 @@ def audit(
         ValueError: a collective is missing, is one too many or has the wrong bytes; the message
             begins with "unit 2: ", the number of the unit, and names the collective.
     """
-    raise NotImplementedError  # TODO(kata): count, compare, add up (about 25 lines)
+    raise NotImplementedError  # TODO(kata): log and bytes (about 25 lines)
 
 
 def state_bytes(mode: Mode, sizes: Sequence[int], world: int, precision: Precision) -> int:
     """Predict the most bytes of weights, gradients and states that a rank holds in a step."""
-    # TODO(kata): whole, in parts, and what is there for a moment (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): memory of a rank (about 8 lines)
 
 
 def timeline(
@@ -237,12 +237,12 @@ def timeline(
     prefetch: bool = True,
 ) -> list[Span]:
     """Project a step in which each rank has `tokens` tokens, on two streams that run in order."""
-    raise NotImplementedError  # TODO(kata): two streams (about 30 lines)
+    raise NotImplementedError  # TODO(kata): time of a step (about 30 lines)
 
 
 def breakdown(spans: Sequence[Span]) -> Breakdown:
     """Split a step, from 0 to the end of its last span; see the brief for what is exposed."""
-    raise NotImplementedError  # TODO(kata): what overlaps compute is hidden (about 20 lines)
+    raise NotImplementedError  # TODO(kata): time of a step (about 20 lines)
 
 
 def report(
@@ -258,5 +258,4 @@ def report(
 
     Every rank calls it; rank 0 alone writes, into a folder that exists.
     """
-    # TODO(kata): train, audit, trace, project, write (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): evidence (about 25 lines with helpers)

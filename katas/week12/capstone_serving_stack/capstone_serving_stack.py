@@ -230,7 +230,7 @@ class Engine:
         profile: Profile,
         limits: Limits = LIMITS,
     ) -> None:
-        raise NotImplementedError  # TODO(kata): check, and one knob for each stage (about 7 lines)
+        raise NotImplementedError  # TODO(kata): check (about 7 lines)
 
     def run(self, requests: Sequence[Request]) -> list[Step]:
         """
@@ -239,7 +239,7 @@ class Engine:
         Raises:
             ValueError: prompt and answer of a request may be longer than `limits.room`.
         """
-        # TODO(kata): make room, admit, draft, look, log (about 125 lines with helpers)
+        # TODO(kata): check, make room, admit, draft and verify (about 125 lines with helpers)
         raise NotImplementedError
 
 
@@ -258,13 +258,12 @@ def replay(
             "step 7: " and the number of the first step that is wrong, from 0, or with "log: "
             where a request is not finished at the end.
     """
-    # TODO(kata): carry out each step, and refuse what cannot be (about 90 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): replay and refuse (about 90 lines with helpers)
 
 
 def divergence(model: Model, other: Model, tokens: Tensor) -> float:
     """Return KL(model || other) in nats, the mean over what both say after each of `tokens`."""
-    raise NotImplementedError  # TODO(kata): a mean over tokens (about 4 lines)
+    raise NotImplementedError  # TODO(kata): evidence (about 4 lines)
 
 
 def report(
@@ -280,5 +279,4 @@ def report(
 
     `workloads` has "lone" and "burst", `heldout` is tokens `[n]`. The folder is created if needed.
     """
-    # TODO(kata): serve, replay, sum up, write (about 60 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): evidence (about 60 lines with helpers)

@@ -57,7 +57,7 @@ def _rows_kernel(
     do, o, lse, lse2_ptr, delta_ptr, do_strides, o_strides, lse_strides, Hq, Sq,
     D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): for a tile of rows: lse times log2(e), and D (about 10 lines)
+    # TODO(kata): lse and D of each row (about 10 lines)
     pass
 
 
@@ -67,8 +67,7 @@ def _dk_dv_kernel(
     Hq, Hkv, Sq, Sk, sm_scale,
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of keys and values: the loop over the heads that share it and the queries
-    # that see it; one store of dk and one of dv (about 35 lines)
+    # TODO(kata): recompute P, gradients of the tile, scale and store (about 35 lines)
     pass
 
 
@@ -78,8 +77,7 @@ def _dq_kernel(
     Hq, Hkv, Sq, Sk, sm_scale,
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of queries: the loop over the keys it sees; one store of dq (about 35
-    # lines)
+    # TODO(kata): recompute P, gradients of the tile, scale and store (about 35 lines)
     pass
 
 
@@ -120,13 +118,13 @@ def flash_attn_bwd(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 2.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate the gradients, launch (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate and launch (about 4 lines)
 
 
 def _check(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, sm_scale: float | None
 ) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _launch(do, q, k, v, o, lse, dq, dk, dv, causal, sm_scale, configs=None) -> None:

@@ -55,8 +55,8 @@ def _flash_attn_fwd_kernel(
     q, k, v, o_ptr, lse_ptr, q_strides, k_strides, v_strides, Hq, Hkv, Sq, Sk, scale,
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of queries: which tile, head and batch; the loop over the keys it sees;
-    # one store of o and one of lse (about 40 lines)
+    # TODO(kata): keys the tile sees, scores of the tile, rescale the old sums, normalise and store
+    # (about 40 lines)
     pass
 
 
@@ -87,11 +87,11 @@ def flash_attn_fwd(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate and launch (about 6 lines)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _launch(q, k, v, o, lse, causal, sm_scale, config: Config | None = None) -> None:

@@ -25,8 +25,7 @@ def _split_kernel(
     Hkv, num_splits, split_size, scale,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one split of one key head, for all its query heads: attend, store output and lse
-    # (about 35 lines)
+    # TODO(kata): keys of the split, scores of the tile, rescale the old sums (about 35 lines)
     pass
 
 
@@ -35,8 +34,7 @@ def _merge_kernel(
     part_ptr, lse_ptr, seq_lens_ptr, o_ptr, seq_lens_stride, Hq, num_splits, split_size,
     D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one query head: weight the outputs of its splits, store the result (about 20
-    # lines)
+    # TODO(kata): merge the splits (about 20 lines)
     pass
 
 
@@ -68,9 +66,9 @@ def flash_decode(
 
     Source: Dao et al. 2023, Flash-Decoding.
     """
-    # TODO(kata): check, allocate, launch twice (about 30 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 30 lines with helpers)
     raise NotImplementedError
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, seq_lens: Tensor, split_size: int) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check (about 25 lines)

@@ -25,7 +25,7 @@ def _paged_attention_kernel(
     GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one key head of one sequence: look up each tile of tokens, attend, store (about 35
+    # TODO(kata): look up the blocks, scores of the tile, rescale the old sums, store (about 35
     # lines)
     pass
 
@@ -36,7 +36,7 @@ def _write_kv_kernel(
     k_strides, v_strides, k_cache_strides, v_cache_strides, slots_stride, Hkv,
     BLOCK_SIZE: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one token: find its slot, copy its keys and values, all heads (about 15 lines)
+    # TODO(kata): look up the blocks, store (about 15 lines)
     pass
 
 
@@ -70,7 +70,7 @@ def paged_attention(
 
     Source: Kwon et al. 2023, PagedAttention.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines with helpers)
 
 
 def write_kv(
