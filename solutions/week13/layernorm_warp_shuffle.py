@@ -19,7 +19,7 @@ PER_THREAD = 16  # elements that a thread holds: a row has at most this many for
 
 @cuda.jit(device=True)
 def load(values, n, held):
-    """Load the thread's PER_THREAD values, which lie a block apart; behind n nothing is loaded."""
+    """Load the thread's PER_THREAD values, which lie a block apart; none beyond n."""
     thread, step = cuda.threadIdx.x, cuda.blockDim.x
     if thread + (PER_THREAD - 1) * step < n:
         # without a test for each of them the loads are under way together
@@ -54,6 +54,7 @@ def count_held(cols):
 @cuda.jit(device=True)
 def own_moments(held, count):
     """Count, mean and m2 of the `count` elements that the thread holds."""
+    # moments of a thread
     n = np.float32(count)
     mean = m2 = np.float32(0)
     if count == 0:
@@ -73,6 +74,7 @@ def own_moments(held, count):
 @cuda.jit(device=True)
 def warp_moments(n, mean, m2):
     """Merge over the lanes of a warp; lane 0 has the result."""
+    # merge a warp
     for apart in (16, 8, 4, 2, 1):
         n_b = cuda.shfl_down_sync(FULL, n, apart)
         mean_b = cuda.shfl_down_sync(FULL, mean, apart)
@@ -94,10 +96,13 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
     thread, step = cuda.threadIdx.x, cuda.blockDim.x
     lane, warp = thread % WARP, thread // WARP
 
+    # moments of a thread
     load(x[row], cols, held)
     count = count_held(cols)
     n, center, m2 = own_moments(held, count)
+    # merge a warp
     n, center, m2 = warp_moments(n, center, m2)
+    # merge the warps
     if lane == 0:
         of_warps[0, warp], of_warps[1, warp], of_warps[2, warp] = n, center, m2
     cuda.syncthreads()
@@ -110,6 +115,7 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
     center = cuda.shfl_sync(FULL, center, 0)
     m2 = cuda.shfl_sync(FULL, m2, 0)
 
+    # normalize and store
     scale = np.float32(1) / math.sqrt(m2 / np.float32(cols) + eps)
     for r in range(PER_THREAD):
         if r < count:

@@ -40,6 +40,7 @@ extern "C" __global__ void mma_gemm(
     const int lane_row = lane % 16, lane_piece = lane / 16;
 
     float sums[DOWN][ACROSS][4] = {};
+    // stage tiles
     for (int first = 0; first < K; first += DEPTH) {
         // pieces of a row change places, so that a column of eight lies in all groups of banks
         for (int at = threadIdx.x; at < TILE * DEPTH / 8; at += blockDim.x) {
@@ -53,6 +54,7 @@ extern "C" __global__ void mma_gemm(
                 piece(b, K, N, first + k, first_column + 8 * j);
         }
         __syncthreads();
+        // load fragments
         for (int k = 0; k < DEPTH; k += 16) {
             unsigned left[DOWN][4], right[4];
             for (int i = 0; i < DOWN; i++) {
@@ -72,6 +74,7 @@ extern "C" __global__ void mma_gemm(
                     : "=r"(right[0]), "=r"(right[1]), "=r"(right[2]), "=r"(right[3])
                     : "r"((unsigned)__cvta_generic_to_shared(from))
                     : "memory");
+                // multiply
                 for (int i = 0; i < DOWN; i++) {
                     multiply(sums[i][j], left[i], right[0], right[1]);
                     multiply(sums[i][j + 1], left[i], right[2], right[3]);
@@ -82,6 +85,7 @@ extern "C" __global__ void mma_gemm(
         __syncthreads();
     }
 
+    // store
     for (int i = 0; i < DOWN; i++)
         for (int j = 0; j < ACROSS; j++)
             for (int half_of = 0; half_of < 2; half_of++) {
@@ -105,6 +109,7 @@ def mma_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, 
         ValueError: `a` or `b` is not float16, has a size that is no multiple of 16, has gaps, or
             does not begin at a multiple of 16 bytes; `b` has other rows than `a` has columns.
     """
+    # check and launch
     for name, x in (("a", a), ("b", b)):
         _check(name, x)
     (M, K), N = a.shape, b.shape[1]
@@ -173,6 +178,7 @@ def _within(name: str, value: int, end: int) -> None:
 
 
 def _check(name: str, x: Tensor) -> None:
+    # check and launch
     if x.ndim != 2 or x.dtype != torch.float16:
         raise ValueError(f"{name}: expected a float16 matrix, found {x.ndim}-D {x.dtype}")
     if any(size % FRAGMENT for size in x.shape):

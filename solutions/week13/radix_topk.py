@@ -44,6 +44,7 @@ def float_key(bits):
 
     -0.0 and 0.0 have the same key; NaN, of any sign and payload, has the largest.
     """
+    # order-preserving key
     # of negative floats the larger bits are the smaller float, from -0.0 down
     key = -bits & FULL if bits >> 31 else bits | 1 << 31
     return FULL if bits & 0x7FFFFFFF > 0x7F800000 else key
@@ -67,6 +68,7 @@ def kth_key(row, k, counts, found):
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     mine = thread // WARP * WARP * AHEAD + thread % WARP
     prefix, above = 0, 0
+    # count digits
     for shift in (24, 16, 8, 0):
         for b in range(thread, BINS, threads):
             counts[b] = 0
@@ -81,6 +83,7 @@ def kth_key(row, k, counts, found):
                     cuda.atomic.add(counts, np.uint32(b), 1)
         cuda.syncthreads()
 
+        # choose the bin
         if thread < WARP:  # each lane sums neighbouring bins, the first lane the highest
             highest = BINS - 1 - thread * BINS_PER_LANE
             own = 0
@@ -106,6 +109,7 @@ def collect(row, k, kth, above, tallies, values, indices):
     lane, warp = thread % WARP, thread // WARP
     ties = k - above
     larger_before, equal_before, turn = 0, 0, 0
+    # vote on winners
     # every thread takes part in every step: behind the end it has nothing to vote for
     for start in range(0, row.size, AHEAD * threads):
         first = start + warp * WARP * AHEAD + lane
@@ -118,6 +122,7 @@ def collect(row, k, kth, above, tallies, values, indices):
             equal[r] = cuda.ballot_sync(FULL, key == kth)
             here += cuda.popc(larger[r]) + (cuda.popc(equal[r]) << 16)
 
+        # place and store
         # two sets of tallies in turn: one barrier is enough
         if lane == 0:
             tallies[turn, warp] = here
@@ -153,7 +158,9 @@ def select_rows(x, k, values, indices) -> None:
     found = cuda.shared.array(2, np.int64)
     tallies = cuda.shared.array((2, WARPS), np.int32)
     row = cuda.blockIdx.x
+    # count digits
     kth, above = kth_key(x[row], k, counts, found)
+    # vote on winners
     collect(x[row], k, kth, above, tallies, values[row], indices[row])
 
 

@@ -54,6 +54,7 @@ def tensor_core_probe(api: str, shape: tuple[int, ...], ab: str, acc: str, arch:
         ValueError: an argument is not known, or `shape` is not three positive integers.
         RuntimeError: the compiler refuses what is known to exist.
     """
+    # check
     for name, value, known in (
         ("api", api, APIS),
         ("ab", ab, OPERANDS),
@@ -64,15 +65,19 @@ def tensor_core_probe(api: str, shape: tuple[int, ...], ab: str, acc: str, arch:
             raise ValueError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"shape: expected three positive integers, found {shape}")
+    # ask the compiler
     return _exists(api, shape, ab, acc, arch)
 
 
 @cache
 def _exists(api: str, shape: tuple[int, ...], ab: str, acc: str, arch: str) -> bool:
+    # write the kernel
     write = _wmma_source if api == "wmma" else _mma_source
+    # ask the compiler
     said = refused(write(*shape, ab, acc), arch)
     if said is None:
         return True
+    # test the refusal
     known = KNOWN[api], "f16", "f32"
     if (shape, ab, acc) == known:
         raise RuntimeError(f"{api} on {arch}: expected the compiler to know {known}, found {said}")
@@ -80,6 +85,7 @@ def _exists(api: str, shape: tuple[int, ...], ab: str, acc: str, arch: str) -> b
 
 
 def _wmma_source(m: int, n: int, k: int, ab: str, acc: str) -> str:
+    # write the kernel
     factor, sum_type = IN_CPP[ab], IN_CPP[acc]
     return f"""
     #include <cuda_fp8.h>
@@ -97,6 +103,7 @@ def _wmma_source(m: int, n: int, k: int, ab: str, acc: str) -> str:
 
 
 def _mma_source(m: int, n: int, k: int, ab: str, acc: str) -> str:
+    # write the kernel
     bits, sum_bits = OPERANDS[ab], ACCUMULATORS[acc]
     a, b, c = (
         size * each // (32 * max(each, 32))
@@ -126,9 +133,11 @@ def tensor_peak(profile: Profile, dtype: str) -> float:
     Raises:
         ValueError: The profile has no FLOP per clock and SM for `dtype`.
     """
+    # check
     if dtype not in profile.flops_per_clk_per_sm:
         known = ", ".join(profile.flops_per_clk_per_sm)
         raise ValueError(f"dtype: expected one of {known}, found {dtype!r}")
+    # rates
     return profile.sms * profile.flops_per_clk_per_sm[dtype] * profile.clock_hz
 
 
@@ -150,6 +159,7 @@ def min_warp_tile(flops_per_clk: int, ab_bytes: int) -> tuple[int, int]:
     their `smem_bound` is 1 at most. Of tiles with as many accumulators it has the least m + n,
     and of those the least m.
     """
+    # smallest tile
     best: tuple[int, int, int] | None = None
     m = 16
     while best is None or 8 * m <= best[0]:

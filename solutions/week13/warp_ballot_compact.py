@@ -40,18 +40,22 @@ def compact(x, threshold, out, counter) -> None:
     votes = cuda.local.array(GROUPS, np.uint32)
     lane = cuda.threadIdx.x % WARP
 
+    # load
     # nothing leaves before the votes: behind the end lanes hold what is not kept
     load(x, cuda.grid(1) // WARP * WARP * GROUPS + lane, threshold, held)
+    # vote and count
     kept = 0
     for g in range(GROUPS):
         votes[g] = cuda.ballot_sync(FULL, held[g] > threshold)
         kept += cuda.popc(votes[g])
 
+    # reserve room
     if kept > 0:  # the same in every lane
         place = 0
         if lane == 0:
             place = cuda.atomic.add(counter, 0, kept)
         place = cuda.shfl_sync(FULL, place, 0)
+        # store
         for g in range(GROUPS):
             if held[g] > threshold:
                 out[place + cuda.popc(votes[g] & cuda.lanemask_lt())] = held[g]

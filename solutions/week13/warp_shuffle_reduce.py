@@ -19,7 +19,7 @@ AHEAD = 8  # loads that a thread has under way together
 
 @cuda.jit(device=True)
 def load(values, first, n, held):
-    """Load the thread's next AHEAD values, which lie a block apart; behind n nothing is loaded."""
+    """Load the thread's next AHEAD values, which lie a block apart; none beyond n."""
     step = cuda.blockDim.x
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together; and an index that is
@@ -43,6 +43,7 @@ def warp_sum(value):
 @cuda.jit(device=True)
 def beats(value, index, other, other_index):
     """Whether the first pair ranks higher: NaN, then the larger; of equals the lower index."""
+    # rank two pairs
     if (value != value) != (other != other):
         return value != value
     if value != value or value == other:
@@ -57,6 +58,7 @@ def warp_argmax(value, index):
 
     NaN ranks above all numbers; of equal values the lower index ranks higher.
     """
+    # reduce a warp
     for apart in (16, 8, 4, 2, 1):
         other = cuda.shfl_xor_sync(FULL, value, apart)
         other_index = cuda.shfl_xor_sync(FULL, index, apart)
@@ -73,7 +75,9 @@ def block_sum(value, room):
     `room` is WARPS float32 of shared memory, free to be used again as soon as a thread returns.
     """
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    # reduce a warp
     total = warp_sum(value)
+    # combine the warps
     if lane == 0:
         room[warp] = total
     cuda.syncthreads()
@@ -87,7 +91,9 @@ def block_sum(value, room):
 def block_argmax(value, index, values, indices):
     """Return the highest of a block's pairs, by a pair of each warp."""
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+    # reduce a warp
     value, index = warp_argmax(value, index)
+    # combine the warps
     if lane == 0:
         values[warp], indices[warp] = value, index
     cuda.syncthreads()
@@ -108,6 +114,7 @@ def reduce_rows(x, sums, maxima, indices) -> None:
     held = cuda.local.array(AHEAD, np.float32)
     row, cols, step = cuda.blockIdx.x, x.shape[1], cuda.blockDim.x
 
+    # accumulate in registers
     # -inf until something is larger: at the thread's first element, which may well be just that,
     # or behind the row's end, where it ranks below every element there is
     total, top, place = np.float32(0), np.float32(-math.inf), np.int32(cuda.threadIdx.x)
@@ -121,8 +128,10 @@ def reduce_rows(x, sums, maxima, indices) -> None:
                 if top == top and not held[r] <= top:
                     top, place = held[r], col
 
+    # combine the warps
     total = block_sum(total, room)
     top, place = block_argmax(top, place, of_warps, places)
+    # store
     if cuda.threadIdx.x == 0:
         sums[row], maxima[row], indices[row] = total, top, place
 

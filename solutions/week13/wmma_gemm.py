@@ -36,6 +36,7 @@ extern "C" __global__ void wmma_gemm(
     for (int i = 0; i < DOWN; i++)
         for (int j = 0; j < ACROSS; j++) wmma::fill_fragment(sums[i][j], 0.0f);
 
+    // fetch pieces
     // a thread's pieces of the next two tiles, loaded while the current ones are multiplied
     constexpr int EACH = TILE * DEPTH / 8 / THREADS;
     uint4 next_a[EACH], next_b[EACH];
@@ -47,6 +48,7 @@ extern "C" __global__ void wmma_gemm(
         }
     };
     fetch(0);
+    // stage tiles
     for (int first = 0; first < K; first += DEPTH) {
         for (int n = 0; n < EACH; n++) {
             const int at = 8 * (threadIdx.x + n * THREADS);
@@ -55,6 +57,7 @@ extern "C" __global__ void wmma_gemm(
         }
         __syncthreads();
         fetch(first + DEPTH);  // behind the last there is nothing, and nothing is loaded
+        // multiply fragments
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> left[DOWN];
             wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> right;
@@ -70,6 +73,7 @@ extern "C" __global__ void wmma_gemm(
         __syncthreads();
     }
 
+    // store
     for (int i = 0; i < DOWN; i++)
         for (int j = 0; j < ACROSS; j++) {
             const int at_row = first_row + row + 16 * i, at_column = first_column + column + 16 * j;
@@ -93,11 +97,13 @@ def wmma_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor,
             memory in a way that 16 bytes cannot be copied at once; `b` has other rows than `a`
             has columns.
     """
+    # check
     for name, x in (("a", a), ("b", b)):
         _check(name, x)
     (M, K), N = a.shape, b.shape[1]
     if len(b) != K:
         raise ValueError(f"b: expected {K} rows, one per column of a, found {len(b)}")
+    # allocate and launch
     c = torch.empty(M, N, dtype=torch.float32, device=a.device)
     if c.numel():
         arguments = (a, b, c, M, N, K, a.stride(0), b.stride(0))
@@ -106,6 +112,7 @@ def wmma_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor,
 
 
 def _check(name: str, x: Tensor) -> None:
+    # check
     if x.ndim != 2 or x.dtype != torch.float16:
         raise ValueError(f"{name}: expected a float16 matrix, found {x.ndim}-D {x.dtype}")
     if any(size % FRAGMENT for size in x.shape):

@@ -19,7 +19,7 @@ PER_THREAD = 16  # elements that a thread holds: a row has at most this many for
 
 @cuda.jit(device=True)
 def load(values, n, held):
-    """Load the thread's PER_THREAD values, which lie a block apart; behind n nothing is loaded."""
+    """Load the thread's PER_THREAD values, which lie a block apart; none beyond n."""
     thread, step = cuda.threadIdx.x, cuda.blockDim.x
     if thread + (PER_THREAD - 1) * step < n:
         # without a test for each of them the loads are under way together
@@ -38,7 +38,7 @@ def welford_merge(n_a, mean_a, m2_a, n_b, mean_b, m2_b):
 
     All float32. A set without elements changes nothing, to the bit.
     """
-    raise NotImplementedError  # TODO(kata): Chan's formula; no 0 / 0 of two empty sets (3 lines)
+    raise NotImplementedError  # TODO(kata): merge two sets (3 lines)
 
 
 @cuda.jit
@@ -48,7 +48,8 @@ def normalize_rows(x, gamma, beta, eps, y, mean, rstd) -> None:
 
     A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps, PER_THREAD elements each.
     """
-    # TODO(kata): registers, shuffles, one barrier, registers again (about 50 lines with helpers)
+    # TODO(kata): moments of a thread, merge a warp, merge the warps, normalize and store (about 50
+    # lines with helpers)
     raise NotImplementedError
 
 
@@ -122,4 +123,4 @@ def layernorm_warp_shuffle(
         ValueError: An array has another shape or dtype, `x` has no columns or too many, `eps` is
             not positive, or `block` is not a multiple of 32 from MIN_BLOCK to MAX_BLOCK.
     """
-    raise NotImplementedError  # TODO(kata): prepare, launch a block for each row (about 4 lines)
+    raise NotImplementedError  # TODO(kata): prepare and launch (about 4 lines)

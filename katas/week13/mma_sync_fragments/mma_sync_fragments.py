@@ -28,7 +28,7 @@ __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
 
 extern "C" __global__ void mma_gemm(
     const half* a, const half* b, float* c, int M, int N, int K) {
-    // TODO(kata): (about 56 lines)
+    // TODO(kata): stage tiles, load fragments, multiply, store (about 56 lines)
 }
 """
 
@@ -43,7 +43,7 @@ def mma_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, 
         ValueError: `a` or `b` is not float16, has a size that is no multiple of 16, has gaps, or
             does not begin at a multiple of 16 bytes; `b` has other rows than `a` has columns.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 20 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check and launch (about 20 lines with helpers)
 
 
 def a_coord(lane: int, i: int) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def a_coord(lane: int, i: int) -> tuple[int, int]:
     Raises:
         ValueError: there is no such lane, or no such element.
     """
-    raise NotImplementedError  # TODO(kata): four registers of two (about 7 lines with helpers)
+    raise NotImplementedError  # TODO(kata): fragment maps (about 7 lines with helpers)
 
 
 def b_coord(lane: int, i: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def b_coord(lane: int, i: int) -> tuple[int, int]:
     Raises:
         ValueError: there is no such lane, or no such element.
     """
-    raise NotImplementedError  # TODO(kata): two registers of two (3 lines)
+    raise NotImplementedError  # TODO(kata): fragment maps (3 lines)
 
 
 def c_coord(lane: int, i: int) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def c_coord(lane: int, i: int) -> tuple[int, int]:
     Raises:
         ValueError: there is no such lane, or no such register.
     """
-    raise NotImplementedError  # TODO(kata): four registers of one (3 lines)
+    raise NotImplementedError  # TODO(kata): fragment maps (3 lines)
 
 
 def ldmatrix_row(lane: int) -> tuple[int, int]:
@@ -86,4 +86,4 @@ def ldmatrix_row(lane: int) -> tuple[int, int]:
     Raises:
         ValueError: there is no such lane.
     """
-    raise NotImplementedError  # TODO(kata): which of four matrices, which row of it (2 lines)
+    raise NotImplementedError  # TODO(kata): fragment maps (2 lines)

@@ -43,7 +43,7 @@ def float_key(bits):
 
     -0.0 and 0.0 have the same key; NaN, of any sign and payload, has the largest.
     """
-    raise NotImplementedError  # TODO(kata): order, zeros, NaN (2 lines)
+    raise NotImplementedError  # TODO(kata): order-preserving key (2 lines)
 
 
 @cuda.jit
@@ -53,7 +53,8 @@ def select_rows(x, k, values, indices) -> None:
 
     A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps.
     """
-    # TODO(kata): four histograms, then collect (about 80 lines with helpers)
+    # TODO(kata): count digits, choose the bin, vote on winners, place and store (about 80 lines
+    # with helpers)
     raise NotImplementedError
 
 
@@ -103,4 +104,4 @@ def radix_topk(
         ValueError: `x` is not 2-D or not float32, `k` is out of range, a result has another shape
             or dtype, or `block` is not a multiple of 32 from MIN_BLOCK to MAX_BLOCK.
     """
-    raise NotImplementedError  # TODO(kata): prepare, launch a block for each row (about 4 lines)
+    raise NotImplementedError  # TODO(kata): prepare and launch (about 4 lines)

@@ -52,7 +52,8 @@ def tensor_core_probe(api: str, shape: tuple[int, ...], ab: str, acc: str, arch:
         ValueError: an argument is not known, or `shape` is not three positive integers.
         RuntimeError: the compiler refuses what is known to exist.
     """
-    # TODO(kata): check, write a kernel, ask; remember what was asked (about 55 lines with helpers)
+    # TODO(kata): check, write the kernel, ask the compiler, test the refusal (about 55 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -63,7 +64,7 @@ def tensor_peak(profile: Profile, dtype: str) -> float:
     Raises:
         ValueError: The profile has no FLOP per clock and SM for `dtype`.
     """
-    raise NotImplementedError  # TODO(kata): three factors (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, rates (about 4 lines)
 
 
 def smem_bound(m: int, n: int, k: int, ab_bytes: int, a_in_regs: bool, flops_per_clk: int) -> float:
@@ -72,7 +73,7 @@ def smem_bound(m: int, n: int, k: int, ab_bytes: int, a_in_regs: bool, flops_per
 
     Each factor is read once, but A is not where it is held in registers.
     """
-    raise NotImplementedError  # TODO(kata): cycles to read, over cycles to multiply (2 lines)
+    raise NotImplementedError  # TODO(kata): rates (2 lines)
 
 
 def min_warp_tile(flops_per_clk: int, ab_bytes: int) -> tuple[int, int]:
@@ -83,5 +84,4 @@ def min_warp_tile(flops_per_clk: int, ab_bytes: int) -> tuple[int, int]:
     their `smem_bound` is 1 at most. Of tiles with as many accumulators it has the least m + n,
     and of those the least m.
     """
-    # TODO(kata): the fewest accumulators with a bound of 1 at most (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): smallest tile (about 10 lines)

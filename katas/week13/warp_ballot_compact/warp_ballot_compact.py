@@ -36,7 +36,8 @@ def compact(x, threshold, out, counter) -> None:
     Launched with whole warps, in blocks enough that each warp has GROUPS groups of elements.
     counter[0] is 0 before.
     """
-    raise NotImplementedError  # TODO(kata): load, vote, one atomic, store (about 15 lines)
+    # TODO(kata): load, vote and count, reserve room, store (about 15 lines)
+    raise NotImplementedError
 
 
 def prepared(x: Array, threshold: float, out: Array | None, block: int) -> tuple[np.float32, Array]:
@@ -77,5 +78,4 @@ def warp_ballot_compact(
         ValueError: `x` is not 1-D or not float32, `threshold` is NaN, `out` is too short or not
             float32, or `block` is not a multiple of 32 from MIN_BLOCK to MAX_BLOCK.
     """
-    # TODO(kata): prepare, count from 0, launch, return the front of out (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): prepare and launch (about 7 lines)

@@ -19,7 +19,7 @@ AHEAD = 8  # loads that a thread has under way together
 
 @cuda.jit(device=True)
 def load(values, first, n, held):
-    """Load the thread's next AHEAD values, which lie a block apart; behind n nothing is loaded."""
+    """Load the thread's next AHEAD values, which lie a block apart; none beyond n."""
     step = cuda.blockDim.x
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together; and an index that is
@@ -35,7 +35,7 @@ def load(values, first, n, held):
 @cuda.jit(device=True)
 def warp_sum(value):
     """Sum of `value`, float32, over the lanes of a warp: lane 0 has it, the others need not."""
-    raise NotImplementedError  # TODO(kata): five shuffles (3 lines)
+    raise NotImplementedError  # TODO(kata): reduce a warp (3 lines)
 
 
 @cuda.jit(device=True)
@@ -45,7 +45,7 @@ def warp_argmax(value, index):
 
     NaN ranks above all numbers; of equal values the lower index ranks higher.
     """
-    # TODO(kata): five exchanges, and the same choice on both sides (about 10 lines with helpers)
+    # TODO(kata): rank two pairs, reduce a warp (about 10 lines with helpers)
     raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ def block_sum(value, room):
 
     `room` is WARPS float32 of shared memory, free to be used again as soon as a thread returns.
     """
-    raise NotImplementedError  # TODO(kata): one number for each warp, two barriers (about 8 lines)
+    raise NotImplementedError  # TODO(kata): reduce a warp, combine the warps (about 8 lines)
 
 
 @cuda.jit
@@ -66,7 +66,8 @@ def reduce_rows(x, sums, maxima, indices) -> None:
 
     A block for each row; of MIN_BLOCK to MAX_BLOCK threads, whole warps.
     """
-    # TODO(kata): registers first, then the block (about 25 lines with helpers)
+    # TODO(kata): accumulate in registers, reduce a warp, combine the warps, store (about 25 lines
+    # with helpers)
     raise NotImplementedError
 
 
@@ -121,4 +122,4 @@ def warp_shuffle_reduce(
         ValueError: `x` is not 2-D, not float32 or has no columns, a result has another shape or
             dtype, or `block` is not a multiple of 32 from MIN_BLOCK to MAX_BLOCK.
     """
-    raise NotImplementedError  # TODO(kata): prepare, launch a block for each row (about 4 lines)
+    raise NotImplementedError  # TODO(kata): prepare and launch (about 4 lines)

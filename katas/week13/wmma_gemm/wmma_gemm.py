@@ -22,7 +22,7 @@ __device__ uint4 piece(
 extern "C" __global__ void wmma_gemm(
     const half* a, const half* b, float* c, int M, int N, int K,
     long long a_stride, long long b_stride) {
-    // TODO(kata): (about 48 lines)
+    // TODO(kata): fetch pieces, stage tiles, multiply fragments, store (about 48 lines)
 }
 """
 
@@ -39,4 +39,5 @@ def wmma_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor,
             memory in a way that 16 bytes cannot be copied at once; `b` has other rows than `a`
             has columns.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 25 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 25 lines with helpers)
+    raise NotImplementedError
