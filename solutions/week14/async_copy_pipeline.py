@@ -40,20 +40,25 @@ def pipeline(m: CpAsyncMachine, num_tiles: int, stages: int) -> None:
 
     Source: PTX ISA, cp.async.commit_group and cp.async.wait_group.
     """
+    # check
     _check_at_least(0, "num_tiles", num_tiles)
     _check_at_least(2, "stages", stages)
+    # fill the ring
     for tile in range(stages - 1):
         if tile < num_tiles:
             m.cp_async(tile, tile)
         m.commit()
+    # wait and sync
     for tile in range(num_tiles):
         m.wait_group(stages - 2)
         # publishes what has landed, and frees the slot that the last iteration computed from
         m.sync()
+        # refill
         ahead = tile + stages - 1
         if ahead < num_tiles:
             m.cp_async(ahead % stages, ahead)
         m.commit()  # an empty group keeps the count of groups that of tiles
+        # compute
         m.compute(tile % stages, tile)
 
 

@@ -49,7 +49,7 @@ class Graphs(Protocol):
         capture from the same pool.
 
         Returns:
-            The graph, and what `fn` returned: memory that each replay fills anew.
+            The graph, and what `fn` returned: memory that each replay overwrites.
 
         Raises:
             RuntimeError: `fn` waits for a value, or does what it was never warmed up for.
@@ -72,8 +72,10 @@ class GraphRunner:
     """
 
     def __init__(self, step: Step, state: State, buckets: Sequence[int], graphs: Graphs) -> None:
+        # check
         if not buckets or min(buckets) < 1:
             raise ValueError(f"buckets: expected positive numbers, found {list(buckets)}")
+        # static buffers
         self._step, self._state, self._graphs = step, state, graphs
         self._buckets = sorted({*buckets})
         self._tokens = torch.full((self._buckets[-1],), PAD, device=graphs.device)
@@ -81,6 +83,7 @@ class GraphRunner:
 
     def capture(self) -> None:
         """Capture all buckets, in one pool; the state stays as it is. Called once."""
+        # capture
         pool = self._graphs.pool()
         # the largest first: what it has let go of is room enough for the others
         for bucket in reversed(self._buckets):
@@ -103,14 +106,17 @@ class GraphRunner:
             RuntimeError: `capture` has not been called.
             ValueError: There are no tokens.
         """
+        # check
         if not self._captured:
             raise RuntimeError("GraphRunner: expected capture() before the first step")
         batch = len(tokens)
         if batch == 0:
             raise ValueError("tokens: expected one or more, found none")
+        # choose a bucket
         if batch > self._buckets[-1]:
             return self._step(tokens, self._state)
         bucket = next(size for size in self._buckets if size >= batch)
+        # fill and replay
         self._tokens[:batch].copy_(tokens)
         self._tokens[batch:].fill_(PAD)
         graph, logits = self._captured[bucket]
@@ -133,8 +139,10 @@ def step_time_us(
 
     Source: NVIDIA, Constant Time Launch for Straight-Line CUDA Graphs.
     """
+    # check
     if n < 1:
         raise ValueError(f"n: expected 1 or more, found {n}")
+    # two timelines
     if graph:
         return 2.5 + 0.001 * n + n * (node_gap_us + kernel_us)
     return n * max(kernel_us, launch_us) + min(kernel_us, launch_us)

@@ -76,6 +76,7 @@ def max_coresident_blocks(threads: int, regs: int, smem: int, machine: Machine) 
         smem: Bytes of shared memory that a block asks for, 0 or more.
         machine: The GPU.
     """
+    # resident blocks
     warps = -(-threads // WARP)
     of_a_warp = _rounded_up(regs * WARP, machine.register_unit)
     in_a_partition = machine.registers // machine.partitions // of_a_warp
@@ -132,6 +133,7 @@ def tile_sum(value, width):
     `width` is 8, 16 or 32, and a tile begins at a multiple of it. Only the lanes of the tile have
     to make the call.
     """
+    # tile sum
     lane = cuda.threadIdx.x % WARP
     mask = (0xFFFFFFFF >> (WARP - width)) << (lane // width * width)
     apart = width // 2
@@ -148,6 +150,7 @@ def block_sum(value, room):
 
     A barrier of the block, or of the grid, has to come between two calls with the same room.
     """
+    # tile sum
     lane, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
     total = tile_sum(value, WARP)
     if lane == 0:
@@ -169,6 +172,7 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     first, step = cuda.grid(1), cuda.gridsize(1)
     thread, blocks = cuda.threadIdx.x, cuda.gridDim.x
 
+    # squares of a block
     squares = 0.0
     for start in range(first, g.size, AHEAD * step):
         load(g, start, step, held)
@@ -178,8 +182,10 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     squares = block_sum(squares, room)
     if thread == 0:
         partials[cuda.blockIdx.x] = squares
+    # wait for the grid
     cuda.cg.this_grid().sync()
 
+    # norm and clip
     # every block sums all of them, in the same order: nothing has to be handed back
     squares = 0.0
     for block in range(thread, blocks, cuda.blockDim.x):
@@ -249,6 +255,7 @@ def grid_sync_grad_clip(
         ValueError: What `prepared` and `workspace` refuse; `blocks` is below 1 or more than are
             resident; not even one block is, and the message names `block`.
     """
+    # check and launch
     norm = prepared(g, max_norm, norm, block)
     resident = max_coresident_blocks(block, *footprint(), machine or this_machine())
     if resident == 0:

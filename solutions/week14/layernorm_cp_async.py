@@ -71,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
         commit();  // also where no row is left: the groups are what a wait counts
     };
 
+    // first rows on their way
     for (int ahead = 0; ahead < STAGES - 1; ahead++)
         fetch(blockIdx.x + (long long)ahead * gridDim.x, ahead);
     // few pieces stay in registers, and what they are scaled by does for all rows
@@ -79,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
     const Piece *all_scales = (const Piece*)gamma, *all_shifts = (const Piece*)beta;
     if (KEEPS) EACH_PIECE scales[k] = all_scales[at], shifts[k] = all_shifts[at];
 
+    // fetch and wait
     int stage = 0;
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
         fetch(row + (STAGES - 1ll) * gridDim.x, (stage + STAGES - 1) % STAGES);
@@ -86,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
         const Piece* here = stages + stage * pieces;
         if (KEEPS) EACH_PIECE kept[k] = here[at];
 
+        // reduce
         float sum = 0;
         EACH_PIECE {
             const Piece piece = KEEPS ? kept[k] : here[at];
@@ -101,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
             }
         }
         const float rstd = rsqrtf(block_sum(sum, scratch + 8) / cols + eps);
+        // store
         EACH_PIECE {
             Piece piece = KEEPS ? kept[k] : here[at];
             const Piece scale = KEEPS ? scales[k] : all_scales[at];
@@ -165,6 +169,7 @@ def launch_config(rows: int, cols: int, itemsize: int, gpu: Gpu) -> Config:
         ValueError: `rows` or `cols` is below 1, a row is not a whole number of pieces, or two rows
             and the scratch do not fit into a block's shared memory.
     """
+    # check
     if rows < 1:
         raise ValueError(f"rows: expected at least 1, found {rows}")
     row_bytes = cols * itemsize
@@ -176,6 +181,7 @@ def launch_config(rows: int, cols: int, itemsize: int, gpu: Gpu) -> Config:
             f"cols: expected two rows to fit into {gpu.smem_per_block_bytes} bytes of shared "
             f"memory, found rows of {row_bytes}"
         )
+    # stages by Little's law
     warps = -(-row_bytes // (PIECE_BYTES * 32))
     threads = min(32 * warps, MAX_THREADS)
 
@@ -218,6 +224,7 @@ def layernorm_cp_async(
         ValueError: A dtype, shape or alignment, `eps`, `grid` or `stages` is none of these, or what
             `launch_config` refuses.
     """
+    # check
     if x.ndim != 2 or x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(f"x: expected 2-D float16 or bfloat16, found {x.ndim}-D {x.dtype}")
     rows, cols = x.shape
@@ -242,6 +249,7 @@ def layernorm_cp_async(
     if not 2 <= stages <= MAX_STAGES or shared_bytes > gpu.smem_per_block_bytes:
         raise ValueError(f"stages: expected 2 to {MAX_STAGES} that fit, found {stages}")
 
+    # store
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)
     if rows:
         pieces = -(-cols * x.itemsize // (PIECE_BYTES * config.threads))

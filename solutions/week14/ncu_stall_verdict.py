@@ -29,10 +29,12 @@ def parse_raw(lines: Iterable[str]) -> list[Launch]:
     Raises:
         ValueError: a metric has an unknown unit; the message names both.
     """
+    # read the table
     rows = csv.reader(line for line in lines if not line.startswith("=="))
     table = (row for row in rows if row)
     header = next(table, [])
     units = next(table, [])
+    # units
     factors = {
         name: _factor(name, unit) for name, unit in zip(header, units, strict=False) if "__" in name
     }
@@ -68,11 +70,13 @@ def stall_breakdown(launches: Sequence[Launch]) -> dict[str, float]:
     Raises:
         ValueError: there are no launches, or a metric is missing; the message names it.
     """
+    # reasons
     _check_some(launches)
     found = (_STALLED.fullmatch(name) for launch in launches for name in launch)
     metrics = {match[1]: match[0] for match in found if match and match[1] != "selected"}
     if not metrics:
         raise ValueError("smsp__average_warps_issue_stalled_*: missing, apart from selected")
+    # stall shares
     stalled = defaultdict(float)
     for launch in launches:
         # the metric is an average for each instruction issued
@@ -94,6 +98,7 @@ def verdict(before: Sequence[Launch], after: Sequence[Launch], profile: Profile)
     Raises:
         ValueError: there are no launches, or a metric is missing; the message names it.
     """
+    # verdict
     old, new = (
         _total(launches, "gpu__time_duration.sum") / len(launches) for launches in (before, after)
     )
@@ -111,6 +116,7 @@ _STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active
 
 def _factor(name: str, unit: str) -> float:
     """What a value in this unit is multiplied by; both sides of a slash have a prefix."""
+    # units
     above, _, below = unit.partition("/")
     if above not in _UNITS or below not in _UNITS:
         raise ValueError(f"{name}: expected a known unit, found {unit!r}")

@@ -110,6 +110,7 @@ def clocks(program: Sequence[Op], streams: Sequence[Stream], start: Clock) -> li
 
     Source: CUDA C++ Programming Guide, streams and implicit synchronization.
     """
+    # check
     known = {LEGACY, *streams}
     if len(known) <= len(streams):
         raise ValueError(f"streams: expected each once and no LEGACY, found {list(streams)}")
@@ -119,6 +120,7 @@ def clocks(program: Sequence[Op], streams: Sequence[Stream], start: Clock) -> li
     for at, op in enumerate(program):
         if getattr(op, "stream", LEGACY) not in known:
             raise ValueError(f"program[{at}]: expected a stream that exists, found {op}")
+        # join and tick
         timeline = _timeline(op)
         clock = now[timeline]
         for other in _awaited(op, streams):
@@ -156,12 +158,14 @@ def find_races(
     reads = defaultdict(lambda: defaultdict(list))
     writes = defaultdict(lambda: defaultdict(list))
     races = set()
+    # conflicting accesses
     for later, op in enumerate(program):
         if not isinstance(op, Launch | Host):
             continue
         timeline = _timeline(op)
         conflicts = [writes[buffer] for buffer in {*op.reads, *op.writes}]
         conflicts += [reads[buffer] for buffer in op.writes]
+        # find races
         for accesses in conflicts:
             for positions in accesses.values():
                 for earlier in reversed(positions):
@@ -169,6 +173,7 @@ def find_races(
                     if clock_of[earlier].leq(clock_of[later]):
                         break
                     races.add((earlier, later))
+        # note the access
         for buffer in op.reads:
             reads[buffer][timeline].append(later)
         for buffer in op.writes:
@@ -183,6 +188,7 @@ def _timeline(op: Op) -> Timeline:
 
 def _awaited(op: Op, streams: Sequence[Stream]) -> Sequence[Timeline]:
     """Timelines, besides its own, whose operations so far an operation waits for."""
+    # what is waited for
     if isinstance(op, DeviceSync):
         return [LEGACY, *streams]
     if isinstance(op, Host | EventSync):

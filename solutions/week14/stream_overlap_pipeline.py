@@ -94,6 +94,7 @@ def stream_overlap_pipeline(
         ValueError: `chunks` is below 1, `buffers` below 2, `src` is not 1-D, `dst` has another
             shape or dtype, or one of them is not pinned.
     """
+    # check
     if chunks < 1:
         raise ValueError(f"chunks: expected 1 or more, found {chunks}")
     if buffers < 2:
@@ -108,6 +109,7 @@ def stream_overlap_pipeline(
     for name, host in (("src", src), ("dst", dst)):
         if not dev.pinned(host):
             raise ValueError(f"{name}: expected pinned memory, found memory that is not")
+    # chunks and ring
     n = len(src)
     chunks = min(chunks, n)
     if chunks == 0:
@@ -122,6 +124,7 @@ def stream_overlap_pipeline(
         )
         for _ in range(min(buffers, chunks))
     ]
+    # copy in
     for chunk in range(chunks):
         slot = ring[chunk % len(ring)]
         low, high = chunk * n // chunks, (chunk + 1) * n // chunks
@@ -132,13 +135,16 @@ def stream_overlap_pipeline(
         dev.h2d(x, src[low:high], copy_in)
         dev.record(slot.copied_in, copy_in)
 
+        # compute
         dev.wait(slot.copied_in, compute)
         dev.launch(kernel, x, compute)
         dev.record(slot.computed, compute)
 
+        # copy out
         dev.wait(slot.computed, copy_out)
         dev.d2h(dst[low:high], x, copy_out)
         dev.record(slot.copied_out, copy_out)
+    # wait for the end
     # the stream's last copy is behind all others
     dev.synchronize(slot.copied_out)
     return dst

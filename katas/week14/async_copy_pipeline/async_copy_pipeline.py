@@ -40,8 +40,7 @@ def pipeline(m: CpAsyncMachine, num_tiles: int, stages: int) -> None:
 
     Source: PTX ISA, cp.async.commit_group and cp.async.wait_group.
     """
-    # TODO(kata): check; fill the ring; then wait, sync, refill, compute (about 15 lines with
-    # helpers)
+    # TODO(kata): check, fill the ring, wait and sync, refill, compute (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -59,8 +58,7 @@ def steady_period(latency: int, copy: int, compute: int, stages: int) -> float:
         ValueError: `latency` is below 0, `copy` or `compute` below 1, or `stages` below 2; the
             message begins with its name.
     """
-    # TODO(kata): check; the slowest of three (about 7 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): period and stages (about 7 lines with helpers)
 
 
 def stages_needed(latency: int, copy: int, compute: int) -> int:
@@ -71,4 +69,4 @@ def stages_needed(latency: int, copy: int, compute: int) -> int:
         ValueError: `latency` is below 0, `copy` or `compute` below 1; the message begins with its
             name.
     """
-    raise NotImplementedError  # TODO(kata): check; the latency in units of the slowest (2 lines)
+    raise NotImplementedError  # TODO(kata): period and stages (2 lines)

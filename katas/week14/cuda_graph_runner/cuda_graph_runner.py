@@ -49,7 +49,7 @@ class Graphs(Protocol):
         capture from the same pool.
 
         Returns:
-            The graph, and what `fn` returned: memory that each replay fills anew.
+            The graph, and what `fn` returned: memory that each replay overwrites.
 
         Raises:
             RuntimeError: `fn` waits for a value, or does what it was never warmed up for.
@@ -72,11 +72,11 @@ class GraphRunner:
     """
 
     def __init__(self, step: Step, state: State, buckets: Sequence[int], graphs: Graphs) -> None:
-        raise NotImplementedError  # TODO(kata): check, and make what never moves (about 6 lines)
+        raise NotImplementedError  # TODO(kata): check, static buffers (about 6 lines)
 
     def capture(self) -> None:
         """Capture all buckets, in one pool; the state stays as it is. Called once."""
-        raise NotImplementedError  # TODO(kata): warm up, capture, one pool (about 7 lines)
+        raise NotImplementedError  # TODO(kata): capture (about 7 lines)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """
@@ -88,7 +88,8 @@ class GraphRunner:
             RuntimeError: `capture` has not been called.
             ValueError: There are no tokens.
         """
-        raise NotImplementedError  # TODO(kata): choose, fill, replay, copy out (about 15 lines)
+        # TODO(kata): check, choose a bucket, fill and replay (about 15 lines)
+        raise NotImplementedError
 
 
 def step_time_us(
@@ -106,7 +107,7 @@ def step_time_us(
 
     Source: NVIDIA, Constant Time Launch for Straight-Line CUDA Graphs.
     """
-    raise NotImplementedError  # TODO(kata): two timelines (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, two timelines (about 5 lines)
 
 
 def decode(

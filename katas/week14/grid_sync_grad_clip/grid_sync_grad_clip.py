@@ -76,8 +76,7 @@ def max_coresident_blocks(threads: int, regs: int, smem: int, machine: Machine) 
         smem: Bytes of shared memory that a block asks for, 0 or more.
         machine: The GPU.
     """
-    # TODO(kata): round up, then divide; the scarcest decides (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): resident blocks (about 15 lines with helpers)
 
 
 @cuda.jit(device=True)
@@ -118,7 +117,7 @@ def tile_sum(value, width):
     `width` is 8, 16 or 32, and a tile begins at a multiple of it. Only the lanes of the tile have
     to make the call.
     """
-    raise NotImplementedError  # TODO(kata): the tile's own mask, a butterfly (about 7 lines)
+    raise NotImplementedError  # TODO(kata): tile sum (about 7 lines)
 
 
 @cuda.jit
@@ -129,7 +128,7 @@ def clip_blocks(g, max_norm, partials, norm) -> None:
     Launched once, with blocks of whole warps that are all resident. `partials` has an element for
     each block, or more; nobody has written to it.
     """
-    # TODO(kata): sum the squares, wait for the grid, sum the partial sums, scale (about 30 lines
+    # TODO(kata): tile sum, squares of a block, wait for the grid, norm and clip (about 30 lines
     # with helpers)
     raise NotImplementedError
 
@@ -189,4 +188,4 @@ def grid_sync_grad_clip(
         ValueError: What `prepared` and `workspace` refuse; `blocks` is below 1 or more than are
             resident; not even one block is, and the message names `block`.
     """
-    raise NotImplementedError  # TODO(kata): prepare, size the grid, launch once (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check and launch (about 10 lines)

@@ -58,7 +58,7 @@ __device__ float block_sum(float value, float* place) {
 extern "C" __global__ void __launch_bounds__(128, 4) layernorm_cp_async(
     const T* x, const T* gamma, const T* beta, T* y, int rows, int cols, long long x_stride,
     float eps) {
-    // TODO(kata): first rows on their way; then fetch, wait, reduce, store (about 48 lines)
+    // TODO(kata): first rows on their way, fetch and wait, reduce, store (about 48 lines)
 }
 """
 
@@ -111,7 +111,7 @@ def launch_config(rows: int, cols: int, itemsize: int, gpu: Gpu) -> Config:
         ValueError: `rows` or `cols` is below 1, a row is not a whole number of pieces, or two rows
             and the scratch do not fit into a block's shared memory.
     """
-    raise NotImplementedError  # TODO(kata): threads, stages by Little's law, grid (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check, stages by Little's law (about 20 lines)
 
 
 def layernorm_cp_async(
@@ -140,4 +140,4 @@ def layernorm_cp_async(
         ValueError: A dtype, shape or alignment, `eps`, `grid` or `stages` is none of these, or what
             `launch_config` refuses.
     """
-    raise NotImplementedError  # TODO(kata): check, launch (about 35 lines)
+    raise NotImplementedError  # TODO(kata): check, store (about 35 lines)

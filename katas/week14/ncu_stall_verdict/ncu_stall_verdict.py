@@ -26,8 +26,7 @@ def parse_raw(lines: Iterable[str]) -> list[Launch]:
     Raises:
         ValueError: a metric has an unknown unit; the message names both.
     """
-    # TODO(kata): names, units, then one dictionary a launch (about 40 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): read the table, units (about 40 lines with helpers)
 
 
 def achieved_bandwidth(launches: Sequence[Launch], profile: Profile) -> tuple[float, float]:
@@ -37,7 +36,7 @@ def achieved_bandwidth(launches: Sequence[Launch], profile: Profile) -> tuple[fl
     Raises:
         ValueError: there are no launches, or a metric is missing; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): add, then divide (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): bandwidth (about 15 lines with helpers)
 
 
 def stall_breakdown(launches: Sequence[Launch]) -> dict[str, float]:
@@ -50,8 +49,7 @@ def stall_breakdown(launches: Sequence[Launch]) -> dict[str, float]:
     Raises:
         ValueError: there are no launches, or a metric is missing; the message names it.
     """
-    # TODO(kata): warp-cycles of each reason, then shares (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): reasons, stall shares (about 15 lines with helpers)
 
 
 def verdict(before: Sequence[Launch], after: Sequence[Launch], profile: Profile) -> str:
@@ -65,5 +63,4 @@ def verdict(before: Sequence[Launch], after: Sequence[Launch], profile: Profile)
     Raises:
         ValueError: there are no launches, or a metric is missing; the message names it.
     """
-    # TODO(kata): time, share of the peak, dominant stall (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): verdict (about 10 lines)

@@ -109,8 +109,7 @@ def clocks(program: Sequence[Op], streams: Sequence[Stream], start: Clock) -> li
 
     Source: CUDA C++ Programming Guide, streams and implicit synchronization.
     """
-    # TODO(kata): check; then for each operation join what it waits for, and tick (about 35 lines
-    # with helpers)
+    # TODO(kata): check, what is waited for, join and tick (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -133,5 +132,5 @@ def find_races(
 
     Source: Flanagan and Freund 2009 (FastTrack) for the idea of looking at the last accesses.
     """
-    # TODO(kata): compare with the accesses of each timeline, newest first (about 20 lines)
+    # TODO(kata): conflicting accesses, find races, note the access (about 20 lines)
     raise NotImplementedError

@@ -94,5 +94,6 @@ def stream_overlap_pipeline(
         ValueError: `chunks` is below 1, `buffers` below 2, `src` is not 1-D, `dst` has another
             shape or dtype, or one of them is not pinned.
     """
-    # TODO(kata): check, cut, a ring of buffers, three streams and their events (about 45 lines)
+    # TODO(kata): check, chunks and ring, copy in, compute, copy out, wait for the end (about 45
+    # lines)
     raise NotImplementedError
