@@ -86,10 +86,12 @@ def idx2crd(i: int, shape: IntTuple) -> IntTuple:
     Raises:
         ValueError: `i` is not in 0 .. size(shape) - 1.
     """
+    # check
     if not 0 <= i < size(shape):
         raise ValueError(f"i: expected 0 to {size(shape) - 1}, found {i}")
     if isinstance(shape, int):
         return i
+    # coordinates and offsets
     crd = []
     for mode in shape:
         crd.append(idx2crd(i % size(mode), mode))
@@ -103,6 +105,7 @@ def coalesce(layout: Layout) -> Layout:
 
     A single mode is returned as int:int, a layout of one element as 1:0.
     """
+    # merge the modes
     modes: list[tuple[int, int]] = []
     for count, stride in zip(flatten(layout.shape), flatten(layout.stride), strict=True):
         if count == 1:
@@ -125,6 +128,7 @@ def composition(a: Layout, b: Layout) -> Layout:
         ValueError: a mode of the result would have to walk through two modes of coalesce(a) at a
             time; the message begins with `b: `.
     """
+    # compose leaf by leaf
     flat = coalesce(a)
     modes = list(zip(flatten(flat.shape), flatten(flat.stride), strict=True))
     return _walk(modes, b.shape, b.stride)
@@ -141,8 +145,10 @@ def complement(layout: Layout, bound: int) -> Layout:
         ValueError: `bound` is below 1, or the modes of `layout` are not nested in each other; the
             message begins with `bound: ` or `layout: `.
     """
+    # check
     if bound < 1:
         raise ValueError(f"bound: expected at least 1, found {bound}")
+    # list the gaps
     gaps = []
     filled = 1  # offsets below this are reached, the gaps so far included
     leaves = zip(flatten(layout.stride), flatten(layout.shape), strict=True)
@@ -164,6 +170,7 @@ def logical_divide(a: Layout, b: Layout) -> Layout:
     Raises:
         ValueError: as `complement` of `b` and `composition`.
     """
+    # join tile and rest
     return composition(a, _pair(b, complement(b, size(a.shape))))
 
 
@@ -174,11 +181,13 @@ def logical_product(a: Layout, b: Layout) -> Layout:
     Raises:
         ValueError: as `complement` of `a` and `composition`.
     """
+    # join tile and rest
     rest = complement(a, size(a.shape) * cosize(b))
     return _pair(a, composition(rest, b))
 
 
 def _offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
+    # coordinates and offsets
     if isinstance(crd, int):
         if not 0 <= crd < size(shape):
             raise ValueError(f"crd: expected 0 to {size(shape) - 1}, found {crd}")
@@ -192,6 +201,7 @@ def _offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
 
 def _walk(modes: list[tuple[int, int]], shape: IntTuple, stride: IntTuple) -> Layout:
     """The composition with the modes (size, stride) of a coalesced layout."""
+    # compose leaf by leaf
     if isinstance(shape, tuple):
         parts = [_walk(modes, *mode) for mode in zip(shape, stride, strict=True)]
         return Layout(tuple(part.shape for part in parts), tuple(part.stride for part in parts))

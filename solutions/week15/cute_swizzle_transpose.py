@@ -29,9 +29,11 @@ def swizzle(b: int, m: int, s: int) -> Callable[[int], int]:
 
     Source: CUTLASS, include/cute/swizzle.hpp.
     """
+    # check
     for name, value, least in (("b", b, 0), ("m", m, 0), ("s", s, b)):
         if value < least:
             raise ValueError(f"{name}: expected {least} or more, found {value}")
+    # XOR bits of the offset
     mask = ((1 << b) - 1) << m
     return lambda offset: offset ^ (offset >> s & mask)
 
@@ -51,11 +53,13 @@ def conflict_free(b: int, m: int, s: int, elem_bytes: int, tile: tuple[int, int]
         ValueError: what `swizzle` refuses, another size of elements or of the tile; the message
             begins with the argument's name.
     """
+    # check
     swizzled = swizzle(b, m, s)
     if elem_bytes not in ELEM_BYTES:
         raise ValueError(f"elem_bytes: expected one of {ELEM_BYTES}, found {elem_bytes}")
     if any(size < TILE or size & (size - 1) for size in tile):
         raise ValueError(f"tile: expected powers of two, {TILE} or more, found {tile}")
+    # banks of a column
     # XOR is linear: any column is the first one with its banks renamed, and likewise the rows
     # below. Rows never conflict: their bits only ever get others XORed in from above.
     lanes = min(TILE, 4 * BANKS // elem_bytes)  # that are served at a time
@@ -70,6 +74,7 @@ def transpose(x, out) -> None:
     Launched with blocks of `BLOCK` threads on the grid `tiles(rows, cols)`: one tile a block,
     one barrier, and at most TILE // ROWS elements for each thread.
     """
+    # rows into the tile
     tile = cuda.shared.array(ELEMENTS, x.dtype)
     rows, cols = x.shape
     lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
@@ -84,6 +89,7 @@ def transpose(x, out) -> None:
             # Swizzle<5, 0, 5> of the offset TILE * i + lane
             tile[TILE * i + (lane ^ i)] = x[top + i, left + lane]
 
+    # rows of the transpose
     # outside of any guard: a thread beyond the edge here may be inside it below
     cuda.syncthreads()
 
@@ -104,10 +110,12 @@ def cute_swizzle_transpose(x: Array, out: Array | None = None) -> Array:
         ValueError: `x` is not 2-D or not float32, or `out` has not the transposed shape; the
             message begins with the argument's name.
     """
+    # check
     if x.ndim != 2:
         raise ValueError(f"x: expected a 2-D array, found {x.ndim}-D")
     if x.dtype != "float32":
         raise ValueError(f"x: expected float32, found {x.dtype}")
+    # allocate and launch
     rows, cols = x.shape
     if out is None:
         out = empty((cols, rows), like=x)

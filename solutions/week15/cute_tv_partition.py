@@ -1,6 +1,6 @@
 """Kata week15/cute_tv_partition: who loads what, as one layout of threads and values.
 
-It maps (thread, value) to a place in the tile; how wide the loads may be can be read off it.
+It maps (thread, value) to a place in the tile; how wide the loads may be follows from it.
 """
 
 from collections.abc import Iterator
@@ -36,11 +36,14 @@ def make_layout_tv(thr: Layout, val: Layout) -> tuple[tuple[int, int], Layout]:
         ValueError: `thr` or `val` leaves out or repeats a number; the message begins with its
             name.
     """
+    # check
     _check_numbering("thr", thr)
     _check_numbering("val", val)
+    # product of threads and values
     threads, values = logical_product(thr, val)
     # raked: a thread's values lie next to each other, the threads around them
     raked = make_layout(*(make_layout(values[axis], threads[axis]) for axis in (0, 1)))
+    # invert to thread and value
     tv = composition(right_inverse(raked), Layout((size(thr), size(val))))
     return (size(raked[0]), size(raked[1])), tv
 
@@ -62,11 +65,13 @@ def partition(
         ValueError: `tensor` is no whole number of tiles, `tid` is no thread of `tv`, `tile_crd` no
             tile of the tensor; the message begins with the name.
     """
+    # check
     tiles = _tiles(tensor, tiler)
     if not 0 <= tid < size(tv[0]):
         raise ValueError(f"tid: expected 0 to {size(tv[0]) - 1}, found {tid}")
     if not all(0 <= at < count for at, count in zip(tile_crd, tiles, strict=True)):
         raise ValueError(f"tile_crd: expected one of {tiles} tiles, found {tile_crd}")
+    # offsets of a thread
     first_row, first_column = tile_crd[0] * tiler[0], tile_crd[1] * tiler[1]
     offsets = []
     for value in range(size(tv[1])):
@@ -95,14 +100,17 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
         ValueError: `tensor` is no whole number of tiles, or `elem_bits` no power of two from 1 to
             128; the message begins with the name.
     """
+    # check
     if elem_bits not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise ValueError(f"elem_bits: expected a power of two up to {WIDEST}, found {elem_bits}")
     tiles = _tiles(tensor, tiler)
+    # first run of values
     tile = composition(tensor, tiler)
     threads, values = composition(tile, tv)
     (run, step), *others = _modes(coalesce(values))
     if step != 1:
         return elem_bits
+    # common divisor of the steps
     others += _modes(threads)
     others += [(tiles[axis], tiler[axis] * tensor.stride[axis]) for axis in (0, 1)]
     # where any step is not a multiple of the load, some load begins between two
@@ -112,6 +120,7 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
 
 
 def _check_numbering(name: str, layout: Layout) -> None:
+    # check
     reached = 1
     for stride, count in sorted((stride, count) for count, stride in _modes(layout) if count > 1):
         if stride != reached:

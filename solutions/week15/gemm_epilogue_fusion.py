@@ -103,6 +103,7 @@ def _gemm_kernel(
     EPILOGUE: tl.constexpr, B_TRANSPOSED: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # sums of the tile
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     # flattened into one loop with the one over K, so that the next tile's loads start early
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
@@ -117,6 +118,7 @@ def _gemm_kernel(
                 b_tile = _load_tile(b, k, col, K, N, b_strides, BLOCK_K, BLOCK_N)
             acc = tl.dot(a_tile, b_tile, acc)
 
+        # bias and aux of the tile
         bias, aux = None, None
         if bias_ptr is not None:
             cols = col + tl.arange(0, BLOCK_N)
@@ -125,7 +127,9 @@ def _gemm_kernel(
         if aux_ptr is not None:
             offsets, exists = _place(row, col, M, N, aux_strides, BLOCK_M, BLOCK_N)
             aux = (aux_ptr + offsets, exists)
+        # apply the visitor
         c_tile = EPILOGUE(acc, bias, aux).to(tl.float16)
+        # store the tile
         offsets, exists = _place(row, col, M, N, (N, 1), BLOCK_M, BLOCK_N)
         tl.store(c_ptr + offsets, c_tile, mask=exists)
 
@@ -154,10 +158,12 @@ def gemm_epilogue_fusion(
         ValueError: `a` or `b` is not 2-D or their inner sizes differ, `bias` or `aux` does not fit,
             dtypes are not float16, devices differ, or `epilogue` is neither of the two.
     """
+    # check
     _check(a, b, bias, aux)
     visitor = EPILOGUES.get(epilogue) if isinstance(epilogue, str) else epilogue
     if not isinstance(visitor, triton.KernelInterface):
         raise ValueError(f"epilogue: expected one of {', '.join(EPILOGUES)}, found {epilogue!r}")
+    # allocate and launch
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     if c.numel():
         _launch(a, b, c, visitor, bias, aux)
@@ -165,6 +171,7 @@ def gemm_epilogue_fusion(
 
 
 def _check(a: Tensor, b: Tensor, bias: Tensor | None, aux: Tensor | None) -> None:
+    # check
     for name, x in (("a", a), ("b", b), ("bias", bias), ("aux", aux)):
         if x is not None and (x.dtype != torch.float16 or x.device != a.device):
             raise ValueError(f"{name}: expected float16 on {a.device}, found {x.dtype}, {x.device}")

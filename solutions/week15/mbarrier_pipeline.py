@@ -54,7 +54,9 @@ class MBarrier:
     """
 
     def __init__(self, count: int) -> None:
+        # check
         _check_at_least(1, "count", count)
+        # count arrivals and bytes
         self._count = self._missing = count
         self._tx = 0  # bytes announced that have not landed; below 0 where they came first
         self._phase = 0
@@ -67,9 +69,11 @@ class MBarrier:
             ValueError: `n` is below 1; the message begins with its name.
             RuntimeError: fewer arrivals are missing; then nothing has changed.
         """
+        # check
         _check_at_least(1, "n", n)
         if n > self._missing:
             raise RuntimeError(f"arrive: expected at most {self._missing} arrivals, found {n}")
+        # count arrivals and bytes
         self._missing -= n
         self._flip()
 
@@ -96,6 +100,7 @@ class MBarrier:
         return self._phase != parity
 
     def _flip(self) -> None:
+        # end the phase
         if self._missing == 0 and self._tx == 0:
             self._phase ^= 1
             self._missing = self._count
@@ -117,14 +122,17 @@ class PipelineState:
     """
 
     def __init__(self, stages: int, phase: int = 0) -> None:
+        # check
         _check_at_least(1, "stages", stages)
         _check_bit("phase", phase)
+        # place in the ring
         self._stages = stages
         self.index = 0
         self.phase = phase
 
     def advance(self) -> None:
         """Go on to the next stage, after the last one to the first of the next round."""
+        # place in the ring
         self.index += 1
         if self.index == self._stages:
             self.index = 0
@@ -133,8 +141,10 @@ class PipelineState:
 
 def producer(p: Block, tiles: int) -> Iterator[object]:
     """Load tiles 0 … `tiles` - 1 into the stages in turn, each as soon as its stage is empty."""
+    # place in the ring
     state = PipelineState(p.stages, phase=1)  # nobody has to empty a new stage
     for tile in range(tiles):
+        # fill an empty stage
         full = p.full[state.index]
         yield p.empty[state.index].wait(state.phase)
         full.expect_tx(sum(p.operand_bytes))
@@ -146,8 +156,10 @@ def producer(p: Block, tiles: int) -> Iterator[object]:
 
 def consumer(p: Block, wid: int, tiles: int) -> Iterator[object]:
     """Multiply tiles 0 … `tiles` - 1, each as soon as it is there; consumer `wid` of several."""
+    # place in the ring
     state = PipelineState(p.stages)
     for _ in range(tiles):
+        # release a full stage
         yield p.full[state.index].wait(state.phase)
         yield p.mma(state.index)
         p.empty[state.index].arrive()

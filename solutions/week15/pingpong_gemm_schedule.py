@@ -63,10 +63,13 @@ def pingpong(wg: int, tiles: int, sm: Sm) -> Iterator[object]:
 
     Source: CUTLASS, OrderedSequenceBarrier; kernel schedule KernelTmaWarpSpecializedPingpong.
     """
+    # wait for the turn
     parity = 1 - wg  # nobody has arrived for the first tile, and it need not wait
     for tile in range(wg, tiles, 2):
         yield sm.wait(wg, parity)
+        # multiply
         yield sm.mainloop(tile)
+        # hand over the tensor cores
         yield sm.arrive(1 - wg)
         yield sm.epilogue(tile)
         parity ^= 1
@@ -80,11 +83,13 @@ def period(mode: Mode, gemm: Gemm) -> int:
         ValueError: the mode is unknown; `k`, `bk` or `t_mma` is below 1, or another time is
             below 0. The message begins with its name.
     """
+    # check
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, found {mode!r}")
     for name, least in _LEAST.items():
         if getattr(gemm, name) < least:
             raise ValueError(f"{name}: expected {least} or more, found {getattr(gemm, name)}")
+    # time of two tiles
     if mode == "cooperative":
         return _steps(gemm) * max(2 * gemm.t_mma, gemm.t_load_pair) + gemm.t_epi
     mainloop = _steps(gemm) * max(gemm.t_mma, gemm.t_load)
@@ -98,6 +103,7 @@ def utilisation(mode: Mode, gemm: Gemm) -> float:
     Raises:
         ValueError: what `period` refuses.
     """
+    # share of busy cycles
     cycles = period(mode, gemm)
     return 2 * _steps(gemm) * gemm.t_mma / cycles
 

@@ -68,6 +68,7 @@ def _accumulate(
     a, b, row, col, k0, k1, M, N, K, a_strides, b_strides, B_TRANSPOSED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # sums of a range of iterations
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for step in range(k0, k1):
         k = step * BLOCK_K
@@ -99,6 +100,7 @@ def _stream_k_kernel(
     B_TRANSPOSED: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # whole tiles
     p = tl.program_id(0)
     num_m, num_n, num_k = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
     # flattened into one loop with the one over K, so that the next tile's loads start early
@@ -113,6 +115,7 @@ def _stream_k_kernel(
         c_ptrs = c_ptr + rows.to(tl.int64) * N + cols
         tl.store(c_ptrs, acc.to(tl.float16), mask=(rows < M) & (cols < N))
 
+    # even shares of the rest
     if parts_ptr is not None:
         first, end = _cut(p, rest, sharers), _cut(p + 1, rest, sharers)
         in_tile = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -134,6 +137,7 @@ def _fix_up_kernel(
     GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):  # fmt: skip
+    # add up the parts
     cut, slab = tl.program_id(0) // (BLOCK_M // ROWS), tl.program_id(0) % (BLOCK_M // ROWS)
     m, n = _grouped_pid(whole + cut, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     row = (slab * ROWS + tl.arange(0, ROWS))[:, None]
@@ -165,12 +169,14 @@ def stream_k_plan(
 
     Source: Osama et al. 2023, Stream-K, section 5.
     """
+    # check
     for name, value, least in (
         ("m", m, 0), ("n", n, 0), ("k", k, 0),
         ("bm", bm, 1), ("bn", bn, 1), ("bk", bk, 1), ("programs", programs, 1),
     ):  # fmt: skip
         if value < least:
             raise ValueError(f"{name}: expected at least {least}, found {value}")
+    # whole tiles
     tiles, num_k = -(-m // bm) * -(-n // bn), -(-k // bk)
     whole = tiles - tiles % programs
     left = (tiles - whole) * num_k
@@ -178,6 +184,7 @@ def stream_k_plan(
     plan = []
     for p in range(programs):
         units = [Unit(tile, 0, num_k) for tile in range(p, whole, programs) if num_k]
+        # even shares of the rest
         # an even share of what those before have left
         end = first + -(-left // (programs - p))
         left -= end - first
@@ -208,8 +215,10 @@ def stream_k_gemm(
         ValueError: `a` or `b` is not 2-D or not float16, their inner sizes or devices differ, or
             `programs` is below 1.
     """
+    # check
     programs = _programs(a) if programs is None else programs
     _check(a, b, programs)
+    # allocate and launch
     (m, k), n = a.shape, b.shape[1]
     if m * n * k == 0:
         return torch.zeros(m, n, dtype=a.dtype, device=a.device)
@@ -219,6 +228,7 @@ def stream_k_gemm(
 
 
 def _check(a: Tensor, b: Tensor, programs: int) -> None:
+    # check
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2 or x.dtype != torch.float16:
             raise ValueError(f"{name}: expected 2-D float16, found {tuple(x.shape)}, {x.dtype}")
@@ -231,6 +241,7 @@ def _check(a: Tensor, b: Tensor, programs: int) -> None:
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor, programs: int) -> None:
+    # allocate and launch
     (M, K), N = a.shape, b.shape[1]
     config = _config(a)
     blocks = {"GROUP_M": config.group_m, "BLOCK_M": config.m, "BLOCK_N": config.n}

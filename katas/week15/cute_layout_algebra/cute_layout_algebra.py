@@ -76,9 +76,7 @@ def crd2idx(crd: IntTuple, layout: Layout) -> int:
     Raises:
         ValueError: `crd` is not of a form that fits the shape, or beyond it.
     """
-    # TODO(kata): an int for a mode is a coordinate of that mode; check the form and the bounds
-    # (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): coordinates and offsets (about 10 lines with helpers)
 
 
 def idx2crd(i: int, shape: IntTuple) -> IntTuple:
@@ -88,7 +86,7 @@ def idx2crd(i: int, shape: IntTuple) -> IntTuple:
     Raises:
         ValueError: `i` is not in 0 .. size(shape) - 1.
     """
-    raise NotImplementedError  # TODO(kata): the leftmost mode takes its share first (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, coordinates and offsets (about 9 lines)
 
 
 def coalesce(layout: Layout) -> Layout:
@@ -97,8 +95,7 @@ def coalesce(layout: Layout) -> Layout:
 
     A single mode is returned as int:int, a layout of one element as 1:0.
     """
-    # TODO(kata): leave out modes of one element, merge neighbours (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): merge the modes (about 15 lines with helpers)
 
 
 def composition(a: Layout, b: Layout) -> Layout:
@@ -112,9 +109,7 @@ def composition(a: Layout, b: Layout) -> Layout:
         ValueError: a mode of the result would have to walk through two modes of coalesce(a) at a
             time; the message begins with `b: `.
     """
-    # TODO(kata): leaf by leaf of b; divide the stride out of a's modes, then the size (about 25
-    # lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): compose leaf by leaf (about 25 lines with helpers)
 
 
 def complement(layout: Layout, bound: int) -> Layout:
@@ -128,7 +123,7 @@ def complement(layout: Layout, bound: int) -> Layout:
         ValueError: `bound` is below 1, or the modes of `layout` are not nested in each other; the
             message begins with `bound: ` or `layout: `.
     """
-    raise NotImplementedError  # TODO(kata): in the order of strides, the gaps (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, list the gaps (about 15 lines)
 
 
 def logical_divide(a: Layout, b: Layout) -> Layout:
@@ -138,7 +133,7 @@ def logical_divide(a: Layout, b: Layout) -> Layout:
     Raises:
         ValueError: as `complement` of `b` and `composition`.
     """
-    raise NotImplementedError  # TODO(kata): a after (b, rest of b) (3 lines with helpers)
+    raise NotImplementedError  # TODO(kata): join tile and rest (3 lines with helpers)
 
 
 def logical_product(a: Layout, b: Layout) -> Layout:
@@ -148,4 +143,4 @@ def logical_product(a: Layout, b: Layout) -> Layout:
     Raises:
         ValueError: as `complement` of `a` and `composition`.
     """
-    raise NotImplementedError  # TODO(kata): (a, rest of a after b) (2 lines)
+    raise NotImplementedError  # TODO(kata): join tile and rest (2 lines)

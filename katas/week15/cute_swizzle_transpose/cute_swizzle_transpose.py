@@ -29,7 +29,7 @@ def swizzle(b: int, m: int, s: int) -> Callable[[int], int]:
 
     Source: CUTLASS, include/cute/swizzle.hpp.
     """
-    raise NotImplementedError  # TODO(kata): check; a function that XORs bits (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, XOR bits of the offset (about 5 lines)
 
 
 def conflict_free(b: int, m: int, s: int, elem_bytes: int, tile: tuple[int, int]) -> bool:
@@ -47,7 +47,7 @@ def conflict_free(b: int, m: int, s: int, elem_bytes: int, tile: tuple[int, int]
         ValueError: what `swizzle` refuses, another size of elements or of the tile; the message
             begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check; the banks of a column (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, banks of a column (about 7 lines)
 
 
 @cuda.jit
@@ -58,7 +58,8 @@ def transpose(x, out) -> None:
     Launched with blocks of `BLOCK` threads on the grid `tiles(rows, cols)`: one tile a block,
     one barrier, and at most TILE // ROWS elements for each thread.
     """
-    raise NotImplementedError  # TODO(kata): rows into the tile, rows out of it (about 15 lines)
+    # TODO(kata): rows into the tile, rows of the transpose (about 15 lines)
+    raise NotImplementedError
 
 
 def cute_swizzle_transpose(x: Array, out: Array | None = None) -> Array:
@@ -71,4 +72,4 @@ def cute_swizzle_transpose(x: Array, out: Array | None = None) -> Array:
         ValueError: `x` is not 2-D or not float32, or `out` has not the transposed shape; the
             message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate and launch (about 10 lines)

@@ -1,6 +1,6 @@
 """Kata week15/cute_tv_partition: who loads what, as one layout of threads and values.
 
-It maps (thread, value) to a place in the tile; how wide the loads may be can be read off it.
+It maps (thread, value) to a place in the tile; how wide the loads may be follows from it.
 """
 
 from pycute import Layout
@@ -24,7 +24,8 @@ def make_layout_tv(thr: Layout, val: Layout) -> tuple[tuple[int, int], Layout]:
         ValueError: `thr` or `val` leaves out or repeats a number; the message begins with its
             name.
     """
-    # TODO(kata): check, product, regroup, invert (about 15 lines with helpers)
+    # TODO(kata): check, product of threads and values, invert to thread and value (about 15 lines
+    # with helpers)
     raise NotImplementedError
 
 
@@ -45,7 +46,7 @@ def partition(
         ValueError: `tensor` is no whole number of tiles, `tid` is no thread of `tv`, `tile_crd` no
             tile of the tensor; the message begins with the name.
     """
-    # TODO(kata): check, then one offset after the other (about 15 lines with helpers)
+    # TODO(kata): check, offsets of a thread (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -69,6 +70,5 @@ def vector_bits(tensor: Layout, tiler: tuple[int, int], tv: Layout, elem_bits: i
         ValueError: `tensor` is no whole number of tiles, or `elem_bits` no power of two from 1 to
             128; the message begins with the name.
     """
-    # TODO(kata): compose, then how far the first run goes and what all other steps have in common
-    # (about 15 lines)
+    # TODO(kata): check, first run of values, common divisor of the steps (about 15 lines)
     raise NotImplementedError

@@ -93,8 +93,8 @@ def _gemm_kernel(
     EPILOGUE: tl.constexpr, B_TRANSPOSED: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): this program's tiles: the loop over K, what the visitor is handed, the visitor,
-    # one store (about 25 lines)
+    # TODO(kata): sums of the tile, bias and aux of the tile, apply the visitor, store the tile
+    # (about 25 lines)
     pass
 
 
@@ -122,12 +122,11 @@ def gemm_epilogue_fusion(
         ValueError: `a` or `b` is not 2-D or their inner sizes differ, `bias` or `aux` does not fit,
             dtypes are not float16, devices differ, or `epilogue` is neither of the two.
     """
-    # TODO(kata): check, look up the visitor, allocate, `_launch` (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, allocate and launch (about 8 lines)
 
 
 def _check(a: Tensor, b: Tensor, bias: Tensor | None, aux: Tensor | None) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check (about 10 lines)
 
 
 def _launch(

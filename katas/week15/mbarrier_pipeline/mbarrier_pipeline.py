@@ -54,8 +54,7 @@ class MBarrier:
     """
 
     def __init__(self, count: int) -> None:
-        # TODO(kata): what is missing from this phase, and which phase it is (about 7 lines with
-        # helpers)
+        # TODO(kata): check, count arrivals and bytes (about 7 lines with helpers)
         raise NotImplementedError
 
     def arrive(self, n: int = 1) -> None:
@@ -66,7 +65,7 @@ class MBarrier:
             ValueError: `n` is below 1; the message begins with its name.
             RuntimeError: fewer arrivals are missing; then nothing has changed.
         """
-        # TODO(kata): check, count, and see whether the phase has ended (about 9 lines with helpers)
+        # TODO(kata): check, count arrivals and bytes, end the phase (about 9 lines with helpers)
         raise NotImplementedError
 
     def expect_tx(self, nbytes: int) -> None:
@@ -105,21 +104,18 @@ class PipelineState:
     """
 
     def __init__(self, stages: int, phase: int = 0) -> None:
-        # TODO(kata): a position in the ring, and the parity of this round (about 5 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, place in the ring (about 5 lines)
 
     def advance(self) -> None:
         """Go on to the next stage, after the last one to the first of the next round."""
-        raise NotImplementedError  # TODO(kata): (about 4 lines)
+        raise NotImplementedError  # TODO(kata): place in the ring (about 4 lines)
 
 
 def producer(p: Block, tiles: int) -> Iterator[object]:
     """Load tiles 0 … `tiles` - 1 into the stages in turn, each as soon as its stage is empty."""
-    # TODO(kata): wait for an empty stage, announce, arrive, load; next stage (about 9 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): place in the ring, fill an empty stage (about 9 lines)
 
 
 def consumer(p: Block, wid: int, tiles: int) -> Iterator[object]:
     """Multiply tiles 0 … `tiles` - 1, each as soon as it is there; consumer `wid` of several."""
-    # TODO(kata): wait for a full stage, multiply, give it back; next stage (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): place in the ring, release a full stage (about 6 lines)

@@ -63,7 +63,7 @@ def pingpong(wg: int, tiles: int, sm: Sm) -> Iterator[object]:
 
     Source: CUTLASS, OrderedSequenceBarrier; kernel schedule KernelTmaWarpSpecializedPingpong.
     """
-    # TODO(kata): wait for the turn, multiply, hand over, store (about 7 lines)
+    # TODO(kata): wait for the turn, multiply, hand over the tensor cores (about 7 lines)
     raise NotImplementedError
 
 
@@ -75,8 +75,7 @@ def period(mode: Mode, gemm: Gemm) -> int:
         ValueError: the mode is unknown; `k`, `bk` or `t_mma` is below 1, or another time is
             below 0. The message begins with its name.
     """
-    # TODO(kata): check, then the longer of what has to be done (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, time of two tiles (about 10 lines with helpers)
 
 
 def utilisation(mode: Mode, gemm: Gemm) -> float:
@@ -86,7 +85,7 @@ def utilisation(mode: Mode, gemm: Gemm) -> float:
     Raises:
         ValueError: what `period` refuses.
     """
-    raise NotImplementedError  # TODO(kata): products over time (2 lines)
+    raise NotImplementedError  # TODO(kata): share of busy cycles (2 lines)
 
 
 def choose(gemm: Gemm) -> Mode:

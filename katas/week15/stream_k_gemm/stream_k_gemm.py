@@ -73,8 +73,7 @@ def stream_k_plan(
 
     Source: Osama et al. 2023, Stream-K, section 5.
     """
-    # TODO(kata): check; whole tiles while there is one for each program, then even shares of the
-    # rest (about 20 lines)
+    # TODO(kata): check, whole tiles, even shares of the rest (about 20 lines)
     raise NotImplementedError
 
 
@@ -96,13 +95,13 @@ def stream_k_gemm(
         ValueError: `a` or `b` is not 2-D or not float16, their inner sizes or devices differ, or
             `programs` is below 1.
     """
-    # TODO(kata): check, allocate, launch a kernel for the iterations and one that adds up the parts
-    # (about 105 lines with helpers)
+    # TODO(kata): check, whole tiles, even shares of the rest, sums of a range of iterations, add up
+    # the parts, allocate and launch (about 105 lines with helpers)
     raise NotImplementedError
 
 
 def _check(a: Tensor, b: Tensor, programs: int) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check (about 9 lines)
 
 
 def _config(a: Tensor) -> Config:
