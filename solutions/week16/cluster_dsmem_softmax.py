@@ -112,9 +112,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     const Piece* from = (const Piece*)(x + row * x_stride) + first;
     Piece* to = (Piece*)(y + row * cols) + first;
 
+    // keep the share
     // copies that need no registers: the whole share is under way at once
     for (int at = threadIdx.x; at < mine; at += blockDim.x) fetch(held + at, from + at);
     asm volatile("cp.async.wait_all;" ::: "memory");
+    // reduce
     float most = NEGATIVE_INFINITY;  // of pieces that the thread has copied itself: no barrier
     for (int at = threadIdx.x; at < mine; at += blockDim.x)
         for (int k = 0; k < WIDTH; k++) most = fmaxf(most, (float)held[at].held[k]);
@@ -125,6 +127,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     for (int at = threadIdx.x; at < mine; at += blockDim.x)
         for (int k = 0; k < WIDTH; k++) sum += exponential((float)held[at].held[k] - base);
     sum = block_sum(sum, scratch + 16);
+    // exchange and merge
     if (threadIdx.x == 0) *pair = make_float2(most, sum);
     cluster_arrive();
     cluster_wait();
@@ -140,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     }
     cluster_arrive();  // has read: who has been read may leave
     __syncthreads();
+    // write the share
     const float2 row_pair = *whole;
     for (int at = threadIdx.x; at < mine; at += blockDim.x) {
         Piece piece = held[at];
@@ -198,12 +202,14 @@ def cluster_plan(cols: int, itemsize: int, gpu: Gpu, cluster: int | None = None)
     Raises:
         ValueError: `cols` is below 1 or does not fit; `cluster` is no power of two up to LARGEST.
     """
+    # check
     if cols < 1:
         raise ValueError(f"cols: expected at least 1, found {cols}")
     sizes = [1, 2, 4, 8, 16]
     if cluster is not None and cluster not in sizes:
         raise ValueError(f"cluster: expected one of {sizes}, found {cluster}")
 
+    # plan and launch
     def shared_bytes(size: int) -> int:
         share_bytes = -(-cols // size) * itemsize
         return SCRATCH_BYTES + -(-share_bytes // PIECE_BYTES) * PIECE_BYTES
@@ -241,11 +247,13 @@ def cluster_dsmem_softmax(
         ValueError: `x` has another dtype, is not 2-D, or has gaps between the elements of a row;
             what `cluster_plan` refuses.
     """
+    # check
     if x.ndim != 2 or x.dtype not in NAMES:
         raise ValueError(f"x: expected 2-D floats of 16 or 32 bits, found {x.ndim}-D {x.dtype}")
     rows, cols = x.shape
     if cols > 1 and x.stride(1) != 1:
         raise ValueError(f"x: expected a contiguous last axis, found strides {x.stride()}")
+    # plan and launch
     plan = cluster_plan(cols, x.itemsize, this_gpu(), cluster)
 
     y = torch.empty(rows, cols, dtype=x.dtype, device=x.device)

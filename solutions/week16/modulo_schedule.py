@@ -65,8 +65,10 @@ def res_mii(ops: Sequence[Op], units: Collection[str]) -> int:
         ValueError: two operations have one name, a unit is not in `units`, or `cycles` is below 1.
             The message begins with "ops: ".
     """
+    # check
     if len({op.name for op in ops}) < len(ops):
         raise ValueError(f"ops: expected each name once, found {[op.name for op in ops]}")
+    # bounds of the interval
     busy = dict.fromkeys(units, 0)
     for op in ops:
         if op.unit not in busy or op.cycles < 1:
@@ -83,12 +85,14 @@ def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
         ValueError: a dependence names an unknown operation, has a negative latency or distance, or
             is on a cycle whose distances add up to 0. The message begins with "deps: ".
     """
+    # check
     names = [op.name for op in ops]
     for dep in deps:
         if {dep.src, dep.dst} - {*names} or min(dep.latency, dep.distance) < 0:
             raise ValueError(f"deps: expected known operations and nothing negative, found {dep}")
     if _bounds(names, [(dep.src, dep.dst, 1) for dep in deps if dep.distance == 0]) is None:
         raise ValueError("deps: expected a distance of 1 or more on every cycle, found one of 0")
+    # bounds of the interval
     latencies = sum(dep.latency for dep in deps)
     return _least(1, latencies, lambda ii: _bounds(names, _edges(deps, ii)) is not None)
 
@@ -102,6 +106,7 @@ def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> 
 
     Source: Soi et al. 2025 (arXiv 2512.18134) for attention as a modulo scheduling problem.
     """
+    # shortest interval and fewest stages
     shortest = max(res_mii(ops, units), rec_mii(ops, deps))
     if not ops:
         return Schedule(ii=shortest, start={}, stages=0)
@@ -134,9 +139,11 @@ def assign_warps(
         ValueError: an operation alone takes more than `regs_per_warp`, or all of them more than
             `max_warps`. The message begins with that name.
     """
+    # registers of each result
     regs = {op.name: op.regs * _copies(schedule, op, ops, deps) for op in ops}
     if max(regs.values(), default=0) > regs_per_warp:
         raise ValueError(f"regs_per_warp: expected room for each of {regs}, found {regs_per_warp}")
+    # pack into warps
     for count in range(max_warps + 1):
         warps = _pack(schedule, ops, regs, [[] for _ in range(count)], regs_per_warp)
         if warps is not None:
@@ -146,6 +153,7 @@ def assign_warps(
 
 def _least(low: int, high: int, fits: Callable[[int], bool]) -> int:
     """The least of `low` … `high` that fits, as all above it do; `high`, if none below it does."""
+    # bounds of the interval
     while low < high:
         middle = (low + high) // 2
         if fits(middle):
@@ -168,6 +176,7 @@ def _edges(deps: Sequence[Dep], ii: int) -> list[Edge]:
 
 def _bounds(names: Sequence[str | None], edges: Sequence[Edge]) -> Bounds | None:
     """Longest paths, None where an operation would have to wait for itself."""
+    # bounds of the interval
     apart = {(one, other): 0 if one == other else -inf for one in names for other in names}
     for edge in edges:
         apart = _tightened(apart, names, edge)
@@ -178,6 +187,7 @@ def _bounds(names: Sequence[str | None], edges: Sequence[Edge]) -> Bounds | None
 
 def _tightened(apart: Bounds, names: Sequence[str | None], edge: Edge) -> Bounds | None:
     """Longest paths with one more edge."""
+    # bounds of the interval
     src, dst, cycles = edge
     if apart[dst, src] + cycles > 0:
         return None
@@ -189,6 +199,7 @@ def _tightened(apart: Bounds, names: Sequence[str | None], edge: Edge) -> Bounds
 
 def _starts(ops: Sequence[Op], deps: Sequence[Dep], ii: int, stages: int) -> dict[str, int] | None:
     """Starts within so many stages, None where there are none."""
+    # order on each unit
     names = [LOOP, *(op.name for op in ops)]
     within = [(LOOP, op.name, 0) for op in ops] + [(op.name, LOOP, 1 - stages * ii) for op in ops]
     apart = _bounds(names, within + _edges(deps, ii))
@@ -206,6 +217,7 @@ def _search(
     Of two operations on a unit the second starts between c₁ + k · ii and (k + 1) · ii - c₂ cycles
     after the first, for a whole k. Once k is chosen, that is two edges more.
     """
+    # order on each unit
     if not pairs:
         return apart
 
@@ -229,6 +241,7 @@ def _search(
 
 def _copies(schedule: Schedule, op: Op, ops: Sequence[Op], deps: Sequence[Dep]) -> int:
     """How many iterations' results of an operation are needed at the same time."""
+    # registers of each result
     cycles = {op.name: op.cycles for op in ops}
     ends = [
         schedule.start[dep.dst] + dep.distance * schedule.ii + cycles[dep.dst]
@@ -247,6 +260,7 @@ def _pack(
     regs_per_warp: int,
 ) -> list[list[Op]] | None:
     """Put the rest of the operations into these warps, None where they do not fit."""
+    # pack into warps
     if not ops:
         return warps
     op, *rest = ops

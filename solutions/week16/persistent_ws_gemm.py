@@ -54,6 +54,7 @@ def _tile_of(tile, num_m, num_n, GROUP_M: gl.constexpr):
 @gluon.jit
 def _produce(a_desc, b_desc, a_slots, b_slots, full, empty, M, N, K, GROUP_M: gl.constexpr):
     """Fill slots with the operands of all steps of all tiles."""
+    # fill the slots
     STAGES: gl.constexpr = a_slots.shape[0]
     BLOCK_M: gl.constexpr = a_desc.block_type.shape[0]
     BLOCK_K: gl.constexpr = a_desc.block_type.shape[1]
@@ -78,6 +79,7 @@ def _consume(
     which: gl.constexpr, c_desc, a_slots, b_slots, full, empty, M, N, K, GROUP_M: gl.constexpr
 ):
     """Multiply what arrives by its rows of a, and store the result of each tile."""
+    # multiply
     STAGES: gl.constexpr = a_slots.shape[0]
     BLOCK_M: gl.constexpr = a_slots.shape[1]
     BLOCK_K: gl.constexpr = a_slots.shape[2]
@@ -95,6 +97,7 @@ def _consume(
             mbarrier.wait(full.index(slot), used // STAGES & 1)
             a_rows = a_slots.index(slot).slice(which * ROWS, ROWS)
             acc = warpgroup_mma(a_rows, b_slots.index(slot), acc, is_async=True)
+            # free the slots
             # all but the newest product are done: the slot of the one before is free
             acc = warpgroup_mma_wait(1, deps=(acc,))
             mbarrier.arrive(empty.index((used - 1) % STAGES), pred=k != 0)
@@ -102,6 +105,7 @@ def _consume(
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((used - 1) % STAGES))
 
+        # store in parts
         tile_m, tile_n = _tile_of(tile, num_m, num_n, GROUP_M)
         m, n = tile_m * BLOCK_M + which * ROWS, tile_n * BLOCK_N
         left, right = _halves(acc)
@@ -127,6 +131,7 @@ def _ws_gemm_kernel(
     a_desc, b_desc, c_desc, M, N, K,
     STAGES: gl.constexpr, GROUP_M: gl.constexpr, CONSUMERS: gl.constexpr,
 ):  # fmt: skip
+    # slots and barriers
     BLOCK_M: gl.constexpr = a_desc.block_type.shape[0]
     BLOCK_K: gl.constexpr = a_desc.block_type.shape[1]
     BLOCK_N: gl.constexpr = b_desc.block_type.shape[1]
@@ -159,6 +164,7 @@ def persistent_ws_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Floa
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
+    # check
     _check(a, b)
     shape = a.shape[0], b.shape[1]
     if not (a.numel() and b.numel()):
@@ -187,6 +193,7 @@ def _programs(a: Tensor) -> int:
 
 
 def _check(a: Tensor, b: Tensor) -> None:
+    # check
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2 or x.dtype != torch.float16:
             raise ValueError(f"{name}: expected a float16 matrix, found {x.ndim}-D {x.dtype}")

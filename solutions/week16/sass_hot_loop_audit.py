@@ -62,6 +62,7 @@ def parse_sass(text: str) -> list[Instr]:
         ValueError: there is no instruction, or one branches to an address that has none; the
             message begins with `text: ` and names that address in hexadecimal.
     """
+    # match the lines
     instrs = []
     for line in text.splitlines():
         found = re.match(r"\s*/\*([0-9a-f]+)\*/\s+(?:@(\S+)\s+)?([^\s;]+)([^;]*);", line)
@@ -79,6 +80,7 @@ def parse_sass(text: str) -> list[Instr]:
                 target=int(target[1], 16) if target else None,
             )
         )
+    # check the targets
     if not instrs:
         raise ValueError("text: expected instructions, found none")
     known = {instr.addr for instr in instrs}
@@ -96,14 +98,17 @@ def natural_loops(instrs: list[Instr]) -> list[Loop]:
     first instruction to the latch leads through the header. The body is what reaches a latch
     without passing the header. Code that the first instruction does not reach is in no loop.
     """
+    # control-flow graph
     after = _successors(instrs)
     before: list[list[int]] = [[] for _ in instrs]
     order = _reverse_postorder(after)
     for at in order:
         for to in after[at]:
             before[to].append(at)
+    # dominators
     rank = {at: place for place, at in enumerate(order)}
     dominator = _dominators(order, rank, before)
+    # latches and bodies
     latches: dict[int, list[int]] = {}
     for at in order:
         for to in after[at]:
@@ -129,6 +134,7 @@ def audit(text: str) -> Audit:
     Raises:
         ValueError: as `parse_sass`, or no loop has a tensor instruction.
     """
+    # count own instructions
     instrs = parse_sass(text)
     best, most = None, 0
     loops = natural_loops(instrs)
@@ -144,6 +150,7 @@ def audit(text: str) -> Audit:
 
 
 def _successors(instrs: list[Instr]) -> list[set[int]]:
+    # control-flow graph
     place = {instr.addr: at for at, instr in enumerate(instrs)}
     after = []
     for at, instr in enumerate(instrs):
@@ -160,6 +167,7 @@ def _successors(instrs: list[Instr]) -> list[set[int]]:
 
 def _reverse_postorder(after: list[set[int]]) -> list[int]:
     """Of what can be reached from the first; without recursion, for listings are long."""
+    # control-flow graph
     done, seen, path = [], {0}, [0]
     while path:
         for to in after[path[-1]]:  # two at most
@@ -174,6 +182,7 @@ def _reverse_postorder(after: list[set[int]]) -> list[int]:
 
 def _dominators(order: list[int], rank: dict[int, int], before: list[list[int]]) -> dict[int, int]:
     """The nearest dominator of each, by Cooper, Harvey and Kennedy."""
+    # dominators
     dominator = {order[0]: order[0]}
     changed = True
     while changed:
@@ -199,6 +208,7 @@ def _dominates(one: int, other: int, dominator: dict[int, int], rank: dict[int, 
 
 def _body(header: int, latches: list[int], before: list[list[int]]) -> set[int]:
     """What reaches a latch without passing the header."""
+    # latches and bodies
     body, todo = {header}, [*latches]
     while todo:
         at = todo.pop()

@@ -70,6 +70,7 @@ def make_tensor_map(
     Raises:
         ValueError: a limit is broken; the message begins with the name of the argument.
     """
+    # check
     rank = len(dims)
     if not 1 <= rank <= 5:
         raise ValueError(f"dims: expected 1 to 5 dimensions, found {rank}")
@@ -94,6 +95,7 @@ def make_tensor_map(
         raise ValueError(f"box: rows of {row} bytes, with a swizzle of {swizzle}")
     if padding not in PADDINGS or (padding == "nan" and dtype not in FLOATS):
         raise ValueError(f"padding: {padding} is none for {dtype}")
+    # keep the arguments
     return TensorMap(
         base=base,
         dtype=dtype,
@@ -108,6 +110,7 @@ def make_tensor_map(
 
 def tx_bytes(tm: TensorMap) -> int:
     """What a load adds to the transaction count of its mbarrier."""
+    # bytes of a box
     nbytes = ITEM_BYTES[tm.dtype]
     for moved in _shape(tm):
         nbytes *= moved
@@ -126,10 +129,12 @@ def tma_load(tm: TensorMap, gmem: GlobalMemory, coords: Sequence[int]) -> bytes:
     Raises:
         ValueError: there is not one coordinate for each dimension.
     """
+    # copy the runs
     filler = b"\0" if tm.padding == "zero" else b"\xff"  # a NaN in every format
     image = bytearray(filler * tx_bytes(tm))
     for address, offset, nbytes in _runs(tm, coords):
         image[offset : offset + nbytes] = gmem.read(address, nbytes)
+    # swizzle
     return _swizzled(image, tm.swizzle)
 
 
@@ -140,9 +145,12 @@ def tma_store(tm: TensorMap, gmem: GlobalMemory, coords: Sequence[int], smem: by
     Raises:
         ValueError: there is not one coordinate for each dimension, or `smem` is not one box.
     """
+    # check
     if len(smem) != tx_bytes(tm):
         raise ValueError(f"smem: expected {tx_bytes(tm)} bytes, found {len(smem)}")
+    # swizzle
     image = _swizzled(smem, tm.swizzle)
+    # copy the runs
     for address, offset, nbytes in _runs(tm, coords):
         gmem.write(address, image[offset : offset + nbytes])
 
@@ -155,8 +163,10 @@ def _shape(tm: TensorMap) -> tuple[int, ...]:
 
 def _runs(tm: TensorMap, coords: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Address, offset in the box and size of what each row of a box has inside the tensor."""
+    # check
     if len(coords) != len(tm.dims):
         raise ValueError(f"coords: expected {len(tm.dims)}, found {len(coords)}")
+    # runs inside the tensor
     shape, item = _shape(tm), ITEM_BYTES[tm.dtype]
     first = max(coords[0], 0)
     end = min(coords[0] + shape[0], tm.dims[0])

@@ -14,6 +14,7 @@ def encode(addr: int, lbo: int, sbo: int, swizzle: int, base_offset: int = 0) ->
     Raises:
         ValueError: an argument does not fit; the message begins with its name.
     """
+    # check
     for name, value in (("addr", addr), ("lbo", lbo), ("sbo", sbo)):
         if value not in range(0, FIELD_END, UNIT):
             raise ValueError(
@@ -22,12 +23,14 @@ def encode(addr: int, lbo: int, sbo: int, swizzle: int, base_offset: int = 0) ->
     _swizzle_is_known(swizzle)
     if not 0 <= base_offset < 8:
         raise ValueError(f"base_offset: expected 0 to 7, found {base_offset}")
+    # pack the fields
     offsets = addr // UNIT | lbo // UNIT << 16 | sbo // UNIT << 32
     return offsets | base_offset << 49 | MODES[swizzle] << 62
 
 
 def decode(desc: int) -> dict[str, int]:
     """What `encode` was given, by the names of its arguments; other bits mean nothing."""
+    # unpack the fields
     swizzles = {mode: swizzle for swizzle, mode in MODES.items()}
     return {
         "addr": (desc & 0x3FFF) * UNIT,
@@ -45,9 +48,11 @@ def advance(desc: int, byte_offset: int) -> int:
     Raises:
         ValueError: the offset is no multiple of 16, or leads to no address of a descriptor.
     """
+    # check
     addr = decode(desc)["addr"] + byte_offset
     if addr not in range(0, FIELD_END, UNIT):
         raise ValueError(f"byte_offset: {byte_offset} leads to {addr}")
+    # move the address
     return desc + byte_offset // UNIT
 
 
@@ -77,6 +82,7 @@ def operand_descriptors(
     Raises:
         ValueError: an argument is none that wgmma can use; the message begins with its name.
     """
+    # check
     _swizzle_is_known(swizzle)
     if elem_bytes not in (1, 2, 4):
         raise ValueError(f"elem_bytes: expected 1, 2 or 4, found {elem_bytes}")
@@ -95,6 +101,7 @@ def operand_descriptors(
     if addr % (8 * swizzle or UNIT) or addr + rows * k_bytes > SHARED_END:
         raise ValueError(f"addr: {addr} is none for a tile of {rows * k_bytes} bytes")
 
+    # offsets and steps of a tile
     steps = range(k_bytes // STEP_BYTES)
     if major == "K":
         panel, further = rows * width, block * width
@@ -104,6 +111,7 @@ def operand_descriptors(
         panel, further = k_elems * width, block * k_bytes
         lbo, sbo = (panel, 8 * width) if swizzle else (8 * width, panel)
         along_k = [STEP_BYTES // elem_bytes * width * step for step in steps]
+    # one descriptor a step
     first = encode(addr, lbo, sbo, swizzle)
     return [
         [advance(first, further * number + step) for step in along_k]

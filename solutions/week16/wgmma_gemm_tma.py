@@ -60,6 +60,7 @@ def _load(a_desc, b_desc, m, n, k, full, a_slot, b_slot, more):
 def _wgmma_gemm_kernel(
     a_desc, b_desc, c_desc, M, N, K, STAGES: gl.constexpr, GROUP_M: gl.constexpr
 ):
+    # set up and fill the ring
     BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
     BLOCK_K: gl.constexpr = a_desc.block_type.shape[1]
@@ -79,11 +80,13 @@ def _wgmma_gemm_kernel(
             full.index(i), a_slots.index(i), b_slots.index(i), i < steps,
         )  # fmt: skip
 
+    # multiply
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, wgmma)
     for step in range(steps):
         slot = step % STAGES
         mbarrier.wait(full.index(slot), step // STAGES & 1)
         acc = warpgroup_mma(a_slots.index(slot), b_slots.index(slot), acc, is_async=True)
+        # refill the free slot
         # all but the newest product are done: the slot of the one before can be filled again
         acc = warpgroup_mma_wait(1, deps=(acc,))
         ahead = step + STAGES - 1
@@ -92,6 +95,7 @@ def _wgmma_gemm_kernel(
             a_desc, b_desc, m, n, ahead * BLOCK_K,
             full.index(free), a_slots.index(free), b_slots.index(free), ahead < steps,
         )  # fmt: skip
+    # store the tile
     acc = warpgroup_mma_wait(0, deps=(acc,))
 
     # allocated where the slots are needed no more: the compiler puts it into their place
@@ -113,7 +117,9 @@ def wgmma_gemm_tma(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Te
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
+    # check
     _check(a, b)
+    # allocate and launch
     shape = a.shape[0], b.shape[1]
     if not (a.numel() and b.numel()):
         return a.new_zeros(shape)
@@ -136,6 +142,7 @@ def _launch(a: Tensor, b: Tensor, c: Tensor) -> None:
 
 
 def _check(a: Tensor, b: Tensor) -> None:
+    # check
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2 or x.dtype != torch.float16:
             raise ValueError(f"{name}: expected a float16 matrix, found {x.ndim}-D {x.dtype}")

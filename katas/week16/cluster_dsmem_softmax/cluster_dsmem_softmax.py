@@ -98,7 +98,7 @@ __device__ float block_sum(float value, float* place) {
 
 extern "C" __global__ void __launch_bounds__(512, 2) cluster_dsmem_softmax(
     const T* x, T* y, int cols, long long x_stride) {
-    // TODO(kata): keep the share, reduce it, exchange, write (about 44 lines)
+    // TODO(kata): keep the share, reduce, exchange and merge, write the share (about 44 lines)
 }
 """
 
@@ -149,7 +149,7 @@ def cluster_plan(cols: int, itemsize: int, gpu: Gpu, cluster: int | None = None)
     Raises:
         ValueError: `cols` is below 1 or does not fit; `cluster` is no power of two up to LARGEST.
     """
-    raise NotImplementedError  # TODO(kata): cluster, threads, shared memory (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check, plan and launch (about 20 lines)
 
 
 def cluster_dsmem_softmax(
@@ -169,4 +169,4 @@ def cluster_dsmem_softmax(
         ValueError: `x` has another dtype, is not 2-D, or has gaps between the elements of a row;
             what `cluster_plan` refuses.
     """
-    raise NotImplementedError  # TODO(kata): check, plan, launch (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check, plan and launch (about 25 lines)

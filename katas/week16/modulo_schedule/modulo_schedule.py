@@ -63,7 +63,7 @@ def res_mii(ops: Sequence[Op], units: Collection[str]) -> int:
         ValueError: two operations have one name, a unit is not in `units`, or `cycles` is below 1.
             The message begins with "ops: ".
     """
-    raise NotImplementedError  # TODO(kata): (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, bounds of the interval (about 8 lines)
 
 
 def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
@@ -74,7 +74,7 @@ def rec_mii(ops: Sequence[Op], deps: Sequence[Dep]) -> int:
         ValueError: a dependence names an unknown operation, has a negative latency or distance, or
             is on a cycle whose distances add up to 0. The message begins with "deps: ".
     """
-    # TODO(kata): check; then the worst cycle (about 35 lines with helpers)
+    # TODO(kata): check, bounds of the interval (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ def schedule(ops: Sequence[Op], deps: Sequence[Dep], units: Collection[str]) -> 
 
     Source: Soi et al. 2025 (arXiv 2512.18134) for attention as a modulo scheduling problem.
     """
-    # TODO(kata): check; then the shortest interval, and the fewest stages (about 40 lines with
+    # TODO(kata): shortest interval and fewest stages, order on each unit (about 40 lines with
     # helpers)
     raise NotImplementedError
 
@@ -106,5 +106,5 @@ def assign_warps(
         ValueError: an operation alone takes more than `regs_per_warp`, or all of them more than
             `max_warps`. The message begins with that name.
     """
-    # TODO(kata): registers; then as many warps as it takes (about 40 lines with helpers)
+    # TODO(kata): registers of each result, pack into warps (about 40 lines with helpers)
     raise NotImplementedError

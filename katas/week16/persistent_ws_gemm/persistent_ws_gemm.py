@@ -56,7 +56,7 @@ def _ws_gemm_kernel(
     a_desc, b_desc, c_desc, M, N, K,
     STAGES: gl.constexpr, GROUP_M: gl.constexpr, CONSUMERS: gl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): slots and barriers, then gl.warp_specialize over a producer and two consumers
+    # TODO(kata): slots and barriers, fill the slots, multiply, free the slots, store in parts
     # (about 75 lines with helpers)
     pass
 
@@ -72,8 +72,7 @@ def persistent_ws_gemm(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Floa
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
-    # TODO(kata): check, allocate, `_launch` (about 30 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check (about 30 lines with helpers)
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor) -> None:

@@ -60,7 +60,7 @@ def parse_sass(text: str) -> list[Instr]:
         ValueError: there is no instruction, or one branches to an address that has none; the
             message begins with `text: ` and names that address in hexadecimal.
     """
-    raise NotImplementedError  # TODO(kata): one match a line; check the targets (about 25 lines)
+    raise NotImplementedError  # TODO(kata): match the lines, check the targets (about 25 lines)
 
 
 def natural_loops(instrs: list[Instr]) -> list[Loop]:
@@ -71,7 +71,7 @@ def natural_loops(instrs: list[Instr]) -> list[Loop]:
     first instruction to the latch leads through the header. The body is what reaches a latch
     without passing the header. Code that the first instruction does not reach is in no loop.
     """
-    # TODO(kata): graph, order, dominators, latches, bodies (about 70 lines with helpers)
+    # TODO(kata): control-flow graph, dominators, latches and bodies (about 70 lines with helpers)
     raise NotImplementedError
 
 
@@ -85,5 +85,4 @@ def audit(text: str) -> Audit:
     Raises:
         ValueError: as `parse_sass`, or no loop has a tensor instruction.
     """
-    # TODO(kata): each loop's own instructions, counted by class (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): count own instructions (about 10 lines)

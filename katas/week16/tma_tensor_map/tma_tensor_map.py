@@ -69,14 +69,12 @@ def make_tensor_map(
     Raises:
         ValueError: a limit is broken; the message begins with the name of the argument.
     """
-    # TODO(kata): check each argument, then keep all of them (about 35 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, keep the arguments (about 35 lines)
 
 
 def tx_bytes(tm: TensorMap) -> int:
     """What a load adds to the transaction count of its mbarrier."""
-    # TODO(kata): how many elements arrive, times their size (about 7 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): bytes of a box (about 7 lines with helpers)
 
 
 def tma_load(tm: TensorMap, gmem: GlobalMemory, coords: Sequence[int]) -> bytes:
@@ -91,7 +89,7 @@ def tma_load(tm: TensorMap, gmem: GlobalMemory, coords: Sequence[int]) -> bytes:
     Raises:
         ValueError: there is not one coordinate for each dimension.
     """
-    # TODO(kata): padding, what each row has inside the tensor, swizzle (about 25 lines with
+    # TODO(kata): check, runs inside the tensor, swizzle, copy the runs (about 25 lines with
     # helpers)
     raise NotImplementedError
 
@@ -103,4 +101,4 @@ def tma_store(tm: TensorMap, gmem: GlobalMemory, coords: Sequence[int], smem: by
     Raises:
         ValueError: there is not one coordinate for each dimension, or `smem` is not one box.
     """
-    raise NotImplementedError  # TODO(kata): check, and the way back (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, swizzle, copy the runs (about 5 lines)

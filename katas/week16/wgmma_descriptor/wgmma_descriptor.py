@@ -14,12 +14,12 @@ def encode(addr: int, lbo: int, sbo: int, swizzle: int, base_offset: int = 0) ->
     Raises:
         ValueError: an argument does not fit; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): check, shift, or (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, pack the fields (about 15 lines with helpers)
 
 
 def decode(desc: int) -> dict[str, int]:
     """What `encode` was given, by the names of its arguments; other bits mean nothing."""
-    raise NotImplementedError  # TODO(kata): shift, mask (about 8 lines)
+    raise NotImplementedError  # TODO(kata): unpack the fields (about 8 lines)
 
 
 def advance(desc: int, byte_offset: int) -> int:
@@ -29,7 +29,7 @@ def advance(desc: int, byte_offset: int) -> int:
     Raises:
         ValueError: the offset is no multiple of 16, or leads to no address of a descriptor.
     """
-    raise NotImplementedError  # TODO(kata): check, add (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, move the address (about 4 lines)
 
 
 def operand_descriptors(
@@ -58,4 +58,5 @@ def operand_descriptors(
     Raises:
         ValueError: an argument is none that wgmma can use; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): check, encode the first, add (about 30 lines)
+    # TODO(kata): check, offsets and steps of a tile, one descriptor a step (about 30 lines)
+    raise NotImplementedError

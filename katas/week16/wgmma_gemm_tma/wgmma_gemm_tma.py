@@ -53,8 +53,8 @@ def _tile_of(pid, num_m, num_n, GROUP_M: gl.constexpr):
 def _wgmma_gemm_kernel(
     a_desc, b_desc, c_desc, M, N, K, STAGES: gl.constexpr, GROUP_M: gl.constexpr
 ):
-    # TODO(kata): this program's tile, the ring of slots, the loop over K, the result by TMA (about
-    # 40 lines with helpers)
+    # TODO(kata): set up and fill the ring, multiply, refill the free slot, store the tile (about 40
+    # lines with helpers)
     pass
 
 
@@ -69,7 +69,7 @@ def wgmma_gemm_tma(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Te
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
-    # TODO(kata): check, allocate, `_launch` (about 30 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 30 lines with helpers)
     raise NotImplementedError
 
 
