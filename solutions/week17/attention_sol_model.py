@@ -49,14 +49,17 @@ def attention_times(
         ValueError: a size below 1, a `d` that is no multiple of 16, or a dtype that is not in
             `BYTES` or that the tensor cores of the profile lack.
     """
+    # check
     for name, size in (("b", b), ("h", h), ("sq", sq), ("sk", sk)):
         if size < 1:
             raise ValueError(f"{name}: expected 1 or more, found {size}")
     per_clock = _tensor_flops_per_clk(d, dtype, profile)
+    # count the scores
     scores = sq * sk
     if causal:
         seeing = min(sq, sk)  # queries that see a key at all
         scores = seeing * sk - seeing * (seeing - 1) // 2
+    # time of each unit
     flops = 4 * b * h * scores * d
     moved = b * h * d * ((sq + 2 * sk) * BYTES[dtype] + sq * OUT_BYTES)
     clocks_per_s = profile.sms * profile.clock_hz
@@ -80,9 +83,11 @@ def tflops(times: Times, hidden_exp: float, tensor_eff: float = 1.0) -> float:
     Raises:
         ValueError: `hidden_exp` is not in 0 to 1, or `tensor_eff` not above 0 and up to 1.
     """
+    # check
     if not 0 <= hidden_exp <= 1:
         raise ValueError(f"hidden_exp: expected 0 to 1, found {hidden_exp}")
     _check_efficiency(tensor_eff)
+    # overlap of the units
     one_by_one = times.tensor_s / tensor_eff + (1 - hidden_exp) * times.exp_s
     # more than all of a unit's time cannot be hidden
     return times.flops / max(one_by_one, times.exp_s, times.hbm_s) / 1e12
@@ -101,12 +106,14 @@ def hidden_needed(measured_tflops: float, times: Times, tensor_eff: float = 1.0)
         ValueError: `tensor_eff` is not above 0 and up to 1; `measured_tflops` is not above 0, or
             more than a billionth above what is possible with everything hidden.
     """
+    # check
     bound = tflops(times, 1, tensor_eff)
     if not 0 < measured_tflops <= bound * (1 + 1e-9):
         raise ValueError(
             f"measured_tflops: expected above 0 and up to {bound:.1f}, where all exponentials are "
             f"hidden, found {measured_tflops}"
         )
+    # solve for the hidden share
     seconds = times.flops / (measured_tflops * 1e12)
     exposed = seconds - times.tensor_s / tensor_eff
     return min(1.0, max(0.0, 1 - exposed / times.exp_s))
@@ -140,12 +147,14 @@ def tmem_plan(tile_m: int, block_n: int, d: int, q_tiles: int, p_aliases_s: bool
         ValueError: `tile_m` is neither 64 nor 128, `block_n` or `d` is no positive multiple of 16,
             `q_tiles` below 1, or there are fewer columns than are needed (`columns: `).
     """
+    # check
     if tile_m not in (64, 128):
         raise ValueError(f"tile_m: expected 64 or 128, found {tile_m}")
     _check_multiple_of_16("block_n", block_n)
     _check_multiple_of_16("d", d)
     if q_tiles < 1:
         raise ValueError(f"q_tiles: expected 1 or more, found {q_tiles}")
+    # columns of tensor memory
     columns = q_tiles * (block_n + d + (0 if p_aliases_s else block_n // 2))
     if columns > TMEM_COLUMNS:
         raise ValueError(f"columns: expected {TMEM_COLUMNS} or fewer, found {columns}")

@@ -46,11 +46,13 @@ def annotate(ttgir: str, ptx: str) -> list[Annotation]:
     Raises:
         ValueError: a text is blank, or the PTX has no entry function.
     """
+    # check
     if not ttgir.strip():
         raise ValueError("ttgir: expected a module, found a blank text")
     instructions = dict(_instructions(ptx))
     if not any(re.search(r"\.entry\b", text) for text in instructions.values()):
         raise ValueError("ptx: expected an entry function, found none")
+    # features by opcode
     return [
         *_from_instructions(instructions),
         *_waits_in_loops(instructions),
@@ -73,6 +75,7 @@ def impact(feature: str, d: int, dtype: str, profile: Profile) -> float:
         ValueError: another feature, or "fp8" where the products are in another dtype; `d` below
             1; a dtype that the profile lacks.
     """
+    # check
     if feature not in ("wgmma_async", "wgmma_wait", "warp_specialized", "fp8"):
         raise ValueError(f"feature: expected one whose loss is modelled, found {feature!r}")
     if d < 1:
@@ -83,6 +86,7 @@ def impact(feature: str, d: int, dtype: str, profile: Profile) -> float:
         if dtype != "float8":
             raise ValueError(f"feature: expected fp8 of float8 products, found {dtype}")
         dtype = "float16"
+    # clocks of a score
     rate = profile.flops_per_clk_per_sm[dtype] * ATTAINED
     if feature == "wgmma_async":
         rate *= MMA_SYNC
@@ -112,11 +116,13 @@ _EVIDENCE = {
 
 def _instructions(ptx: str) -> Iterator[tuple[int, str]]:
     """Number and text of each line, without comments, blanks around it and predicate."""
+    # instructions of the PTX
     for number, line in enumerate(ptx.split("\n"), 1):
         yield number, re.sub(r"^@\S+\s+", "", line.split("//")[0].strip())
 
 
 def _from_instructions(instructions: dict[int, str]) -> Iterator[Annotation]:
+    # features by opcode
     for feature, (evidence, pattern) in _EVIDENCE.items():
         lines = tuple(at for at, text in instructions.items() if re.match(pattern, text))
         if lines:
@@ -124,6 +130,7 @@ def _from_instructions(instructions: dict[int, str]) -> Iterator[Annotation]:
 
 
 def _waits_in_loops(instructions: dict[int, str]) -> Iterator[Annotation]:
+    # waits in loops
     above: dict[str, int] = {}
     inside: set[int] = set()
     for at, text in instructions.items():
@@ -147,6 +154,7 @@ def _waits_in_loops(instructions: dict[int, str]) -> Iterator[Annotation]:
 
 
 def _barrier_depth(ttgir: str) -> Iterator[Annotation]:
+    # buffers of the TTGIR
     depths: dict[int, list[int]] = {}
     for at, line in enumerate(ttgir.split("\n"), 1):
         if found := re.search(r"ttg\.local_alloc .*-> !ttg\.memdesc<(?:(\d+)x)?1xi64\b", line):
@@ -162,6 +170,7 @@ def _barrier_depth(ttgir: str) -> Iterator[Annotation]:
 
 
 def _swizzles(ttgir: str) -> Iterator[Annotation]:
+    # buffers of the TTGIR
     widths: dict[str, list[int]] = {}
     used = re.findall(r"memdesc<[\w.]+, (#\w+)", ttgir)
     for at, line in enumerate(ttgir.split("\n"), 1):

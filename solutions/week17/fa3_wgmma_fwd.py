@@ -117,6 +117,7 @@ def _consume(
     H, Sq, Sk, scale, num_tiles, CAUSAL: gl.constexpr,
 ):  # fmt: skip
     """Attention of one consumer's rows of each tile, from the last keys to the first."""
+    # slots and barriers
     STAGES: gl.constexpr = slots.shape[0]
     CONSUMERS: gl.constexpr = q_slots.shape[0]
     ROWS: gl.constexpr = q_slots.shape[3]
@@ -142,6 +143,7 @@ def _consume(
             blocks = gl.minimum(blocks, gl.cdiv((tile + 1) * BLOCK_M, BLOCK_N))
         rows = tile * BLOCK_M + which * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, s_layout))
 
+        # first block of keys
         # the last keys, the only ones that a mask may hide
         mbarrier.wait(q_full.index(which), rounds & 1)
         slot = used % STAGES
@@ -162,6 +164,7 @@ def _consume(
         p, row_max, row_sum, alpha = _softmax_step(s, row_max, row_sum, scale)
         p = gl.convert_layout(p.to(o_desc.dtype), p_layout)
         acc = gl.zeros([ROWS, D], gl.float32, o_layout)
+        # issue both products
         for left in range(blocks - 1, 0, -1):
             k_slot, v_slot = used % STAGES, (used + 1) % STAGES
             mbarrier.wait(full.index(k_slot), used // STAGES & 1)
@@ -172,6 +175,7 @@ def _consume(
             mbarrier.wait(full.index(v_slot), (used + 1) // STAGES & 1)
             acc = warpgroup_mma(p, slots.index(v_slot).reshape([BLOCK_N, D]), acc, is_async=True)
             mbarrier.arrive(turn.index(1 - which))
+            # softmax under a product
             s = warpgroup_mma_wait(1, deps=(s,))
             mbarrier.arrive(free.index(k_slot))
             mbarrier.arrive(q_free.index(which), pred=left == 1)
@@ -183,6 +187,7 @@ def _consume(
             used += 2
             turns += 1
 
+        # last values and the store
         slot = used % STAGES
         mbarrier.wait(full.index(slot), used // STAGES & 1)
         acc = warpgroup_mma(p, slots.index(slot).reshape([BLOCK_N, D]), acc, is_async=True)
@@ -207,6 +212,7 @@ def _fa3_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, H, Sq, Sk, scale, num_tiles,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
+    # slots and barriers
     q_slots = gl.allocate_shared_memory(
         q_desc.dtype, [CONSUMERS] + q_desc.block_type.shape, q_desc.layout
     )
@@ -268,6 +274,7 @@ def fa3_wgmma_fwd(
 
     Source: Shah et al. 2024 (FlashAttention-3), algorithm 2.
     """
+    # check
     _check(q, k, v, causal)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -298,6 +305,7 @@ def _programs(q: Tensor) -> int:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
+    # check
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.ndim != 4 or x.shape[3] != HEAD_SIZE or x.dtype != torch.float16:
             raise ValueError(

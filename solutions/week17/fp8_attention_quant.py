@@ -40,18 +40,23 @@ def fp8_attention(
 
     Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
     """
+    # check
     if not len(k):
         raise ValueError("k: expected at least one key, found none")
     if v.shape != k.shape:
         raise ValueError(f"v: expected the shape of k, {tuple(k.shape)}, found {tuple(v.shape)}")
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_finite(name, x)
+    # rotate queries and keys
     q, k = incoherent(q, k, seed)
+    # quantize by blocks
     (q8, q_scale), (k8, k_scale), (v8, v_scale) = (block_quant(x, block) for x in (q, k, v))
+    # scores and weights
     scores = q8.float() @ k8.float().T
     scores *= _by_row(q_scale, block, len(q)) * _by_row(k_scale, block, len(k)).T
     scores /= math.sqrt(q.shape[1])
     p = torch.exp(scores - scores.amax(dim=1, keepdim=True))
+    # weigh the values
     # each block of values has a scale of its own, which no factor behind the sum could give it
     weighed = to_e4m3(P_FACTOR * p).float() @ (v8.float() * _by_row(v_scale, block, len(v)))
     return weighed / (P_FACTOR * p.sum(dim=1, keepdim=True))
@@ -67,7 +72,9 @@ def fwht(x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
         ValueError: d is not a power of two; the message begins with `x: `.
     """
     d = x.shape[-1]
+    # check
     _check_power_of_two("x", d)
+    # butterfly rounds
     half = 1
     while half < d:
         one, other = x.unflatten(-1, (-1, 2, half)).unbind(-2)
@@ -89,9 +96,11 @@ def incoherent(
         ValueError: d is not a power of two (`q: …`), or `k` has another one (`k: …`).
     """
     d = q.shape[1]
+    # check
     _check_power_of_two("q", d)
     if k.shape[1] != d:
         raise ValueError(f"k: expected {d} channels as q has, found {k.shape[1]}")
+    # rotate queries and keys
     generator = torch.Generator().manual_seed(seed)
     signs = (2 * torch.randint(2, (d,), generator=generator) - 1).to(q)
     return fwht(q * signs), fwht(k * signs)
@@ -110,9 +119,11 @@ def block_quant(
         ValueError: `x` is not finite everywhere, or `block` is below 1; the message begins with
             the argument's name.
     """
+    # check
     _check_finite("x", x)
     if block < 1:
         raise ValueError(f"block: expected at least 1, found {block}")
+    # quantize by blocks
     block = max(1, min(block, len(x)))  # nothing is padded to a block that is never full
     of_rows = F.pad(x.abs().amax(dim=1), (0, -len(x) % block))
     largest = of_rows.view(-1, block).amax(dim=1)

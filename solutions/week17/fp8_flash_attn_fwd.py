@@ -68,6 +68,7 @@ def _fp8_flash_attn_kernel(
     D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BY_DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
+    # scores of the tile
     num_m = tl.cdiv(S, BLOCK_M)
     tile = tl.program_id(0) % num_m
     head = tl.program_id(0) // num_m
@@ -86,16 +87,19 @@ def _fp8_flash_attn_kernel(
         if start + BLOCK_N > S:
             s = tl.where((start + tl.arange(0, BLOCK_N) < S)[None, :], s, -float("inf"))
 
+        # online softmax
         new_max = tl.maximum(row_max, tl.max(s, axis=1))
         p = tl.exp2(s - new_max[:, None])  # [BLOCK_M, BLOCK_N] fp32
         alpha = tl.exp2(row_max - new_max)
         row_max = new_max
         row_sum = row_sum * alpha + tl.sum(p, axis=1)
+        # weigh the values
         vt_tile = _load_columns(vt, head, start, S, D, BLOCK_N, BY_DESCRIPTOR)
         # a product of its own: the scale is the block's, and short sums end here
         part = tl.dot((p * P_SCALE).to(tl.float8e4nv), vt_tile.T)  # [BLOCK_M, D] fp32
         acc = acc * alpha[:, None] + part * tl.load(v_scale_ptr + block)
 
+    # normalize and store
     o = acc / (row_sum * P_SCALE)[:, None]
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     o_ptrs = o_ptr + (head.to(tl.int64) * S + rows)[:, None] * D + tl.arange(0, D)[None, :]
@@ -132,7 +136,9 @@ def fp8_flash_attn(
 
     Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
     """
+    # check
     _check(q8, k8, v8t, q_scale, k_scale, v_scale, sm_scale)
+    # allocate and launch
     o = torch.empty(q8.shape, dtype=torch.float16, device=q8.device)
     if o.numel():
         _launch(q8, k8, v8t, q_scale, k_scale, v_scale, o, sm_scale)
@@ -143,6 +149,7 @@ def _check(
     q8: Tensor, k8: Tensor, v8t: Tensor,
     q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, sm_scale: float,
 ) -> None:  # fmt: skip
+    # check
     if q8.ndim != 4 or q8.shape[3] not in HEAD_SIZES:
         raise ValueError(f"q8: expected [b, h, s, d], d in {HEAD_SIZES}, found {tuple(q8.shape)}")
     b, h, s, d = q8.shape

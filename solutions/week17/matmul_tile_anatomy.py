@@ -91,6 +91,7 @@ def tile_metrics(tile: Tile, itemsize: int, profile: Profile) -> Metrics:
         ValueError: `bm`, `bn` or `bk` is below 1, `stages` below 2, `warpgroups` not in 1..8, or
             `itemsize` one that `RATES` or the tensor cores of the profile lack.
     """
+    # check
     for name, least in (("bm", 1), ("bn", 1), ("bk", 1), ("stages", 2), ("warpgroups", 1)):
         if getattr(tile, name) < least:
             raise ValueError(f"{name}: expected {least} or more, found {getattr(tile, name)}")
@@ -98,6 +99,7 @@ def tile_metrics(tile: Tile, itemsize: int, profile: Profile) -> Metrics:
         raise ValueError(f"warpgroups: expected 8 or fewer, found {tile.warpgroups}")
     if RATES.get(itemsize) not in profile.flops_per_clk_per_sm:
         raise ValueError(f"itemsize: expected one that {profile.id} multiplies, found {itemsize}")
+    # count what a block takes
     threads = tile.warpgroups * WARPGROUP
     smem_bytes = tile.stages * _loaded(tile, itemsize)
     regs = -(-tile.bm * tile.bn // threads) + OTHER_REGS
@@ -125,14 +127,17 @@ def predict_time(m: int, n: int, k: int, tile: Tile, itemsize: int, profile: Pro
         ValueError: a size below 1, what `tile_metrics` refuses, or a tile that is not feasible
             (`tile: `).
     """
+    # check
     for name, size in (("m", m), ("n", n), ("k", k)):
         if size < 1:
             raise ValueError(f"{name}: expected 1 or more, found {size}")
     metrics = tile_metrics(tile, itemsize, profile)
     if not metrics.feasible:
         raise ValueError(f"tile: expected one that fits {profile.id}, found {tile}")
+    # whole waves
     waves = -(-(-(-m // tile.bm) * -(-n // tile.bn)) // profile.sms)
     busy = min(metrics.resident, waves)  # blocks that an SM has at a time
+    # clocks of a step
     step = max(
         _tensor_clocks(tile, itemsize, profile),
         _smem_clocks(tile, itemsize),
@@ -151,6 +156,7 @@ def best_tile(m: int, n: int, k: int, itemsize: int, profile: Profile) -> Tile:
     Raises:
         ValueError: what `predict_time` refuses of the sizes, or no candidate is feasible.
     """
+    # fastest candidate
     feasible = [tile for tile in CANDIDATES if tile_metrics(tile, itemsize, profile).feasible]
     if not feasible:
         raise ValueError(f"tile: expected a candidate that fits {profile.id}, found none")
@@ -171,10 +177,12 @@ def raster(gm: int, gn: int, bm: int, bn: int, sms: int) -> list[tuple[int, int]
     Raises:
         ValueError: an argument is below 1.
     """
+    # check
     sizes = {"gm": gm, "gn": gn, "bm": bm, "bn": bn, "sms": sms}
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name}: expected 1 or more, found {size}")
+    # order in bands
     # bands of 1 and of gm rows are row by row and column by column
     orders = (_bands(gm, gn, height) for height in range(1, gm + 1))
     return min(orders, key=lambda order: panel_bytes(order, bm, bn, 1, 1, sms))
@@ -203,6 +211,7 @@ def _smem_clocks(tile: Tile, itemsize: int) -> float:
 
 def _bands(gm: int, gn: int, height: int) -> list[tuple[int, int]]:
     """Band after band of so many rows of tiles, each band column by column."""
+    # order in bands
     return [
         (m, n)
         for top in range(0, gm, height)

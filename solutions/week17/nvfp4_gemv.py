@@ -29,6 +29,7 @@ def _nvfp4_gemv_kernel(
     codes_ptr, scales_ptr, global_ptr, x_ptr, y_ptr, N, groups,
     BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    # load codes and scales
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)  # [BLOCK_N] i64
     acc = tl.zeros([BLOCK_N, BLOCK_G], tl.float32)
     for start in tl.range(0, groups, BLOCK_G, num_stages=STAGES):
@@ -39,6 +40,7 @@ def _nvfp4_gemv_kernel(
         codes = tl.load(codes_ptr + offsets, mask=mask, other=0)  # [BLOCK_N, BLOCK_G] u64, a group
         # as float16 by its bits, since GPUs before sm_89 know no e4m3; the sign of a -0 is dropped
         scales = (tl.load(scales_ptr + offsets, mask=mask, other=0).to(tl.uint16) & 0x7F) << 7
+        # decode and multiply
         part = tl.zeros([BLOCK_N, BLOCK_G], tl.float32)
         for i in tl.static_range(GROUP):
             if i % 4 == 0:  # four of x in a word: loaded one by one they take as long as the codes
@@ -49,6 +51,7 @@ def _nvfp4_gemv_kernel(
             # to the top, then down with copies of the sign, until the rest lies around bit 23
             bits = ((words << (28 - 4 * (i % 8))) >> 6) & KEPT
             part += bits.to(tl.float32, bitcast=True) * x[None, :]
+        # scale and add up
         acc += part * scales.to(tl.float16, bitcast=True).to(tl.float32)
     y = tl.sum(acc, axis=1) * TO_Y * tl.load(global_ptr)  # [BLOCK_N] fp32
     tl.store(y_ptr + rows, y, mask=rows < N)
@@ -75,6 +78,7 @@ def nvfp4_gemv(
     Raises:
         ValueError: an argument is not as said above; the message begins with its name.
     """
+    # check
     _check(packed, scales, global_scale, x)
     N, groups = scales.shape
     y = torch.empty(N, dtype=torch.float32, device=x.device)
@@ -92,6 +96,7 @@ def nvfp4_gemv(
 
 
 def _check(packed: Tensor, scales: Tensor, global_scale: Tensor, x: Tensor) -> None:
+    # check
     if x.ndim != 1 or x.shape[0] % GROUP:
         raise ValueError(f"x: expected [k], k a multiple of {GROUP}, found {tuple(x.shape)}")
     k = x.shape[0]
@@ -132,10 +137,12 @@ def nvfp4_quantize(
     Raises:
         ValueError: `w` is not 2-D, its columns are no multiple of 16, or not all of it is finite.
     """
+    # check
     if w.ndim != 2 or w.shape[1] % GROUP:
         raise ValueError(f"w: expected [n, k], k a multiple of {GROUP}, found {tuple(w.shape)}")
     if not w.isfinite().all():
         raise ValueError(f"w: expected finite numbers, found {w[~w.isfinite()][0].item()}")
+    # scales of all and of groups
     n, k = w.shape
     groups = w.reshape(n, k // GROUP, GROUP)
     most = groups.abs().amax(dim=2)  # [n, groups]
@@ -143,6 +150,7 @@ def nvfp4_quantize(
     global_scale = (largest / (E2M1_LARGEST * E4M3_LARGEST)).clamp_min(TINY)
     scales = (most / E2M1_LARGEST / global_scale).clamp(E4M3_LEAST, E4M3_LARGEST)
     scales = scales.to(torch.float8_e4m3fn)
+    # nearest codes
     codes = _nearest_codes(groups / (scales.float() * global_scale)[:, :, None])
     pairs = codes.reshape(n, k // 2, 2)
     return pairs[:, :, 0] | pairs[:, :, 1] << 4, scales, global_scale
@@ -150,6 +158,7 @@ def nvfp4_quantize(
 
 def _nearest_codes(x: Tensor) -> Tensor:
     """The E2M1 codes nearest to `x`, uint8; halfway it is the code whose last bit is 0."""
+    # nearest codes
     values = torch.tensor(E2M1_VALUES, device=x.device)
     halfway = (values[1:] + values[:-1]) / 2  # [7], between the codes c and c + 1
     size = x.abs().contiguous()  # bucketize copies it anyway, with a warning

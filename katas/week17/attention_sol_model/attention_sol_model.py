@@ -49,8 +49,7 @@ def attention_times(
         ValueError: a size below 1, a `d` that is no multiple of 16, or a dtype that is not in
             `BYTES` or that the tensor cores of the profile lack.
     """
-    # TODO(kata): scores, then FLOPs, exponentials and bytes over their rates (about 25 lines with
-    # helpers)
+    # TODO(kata): check, count the scores, time of each unit (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -66,8 +65,7 @@ def tflops(times: Times, hidden_exp: float, tensor_eff: float = 1.0) -> float:
     Raises:
         ValueError: `hidden_exp` is not in 0 to 1, or `tensor_eff` not above 0 and up to 1.
     """
-    # TODO(kata): one after the other, less what is hidden, but never less than a unit alone (about
-    # 8 lines with helpers)
+    # TODO(kata): check, overlap of the units (about 8 lines with helpers)
     raise NotImplementedError
 
 
@@ -84,7 +82,7 @@ def hidden_needed(measured_tflops: float, times: Times, tensor_eff: float = 1.0)
         ValueError: `tensor_eff` is not above 0 and up to 1; `measured_tflops` is not above 0, or
             more than a billionth above what is possible with everything hidden.
     """
-    raise NotImplementedError  # TODO(kata): solve for the hidden share (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, solve for the hidden share (about 9 lines)
 
 
 def exp_ratio(d: int, dtype: Dtype, profile: Profile) -> float:
@@ -116,8 +114,7 @@ def tmem_plan(tile_m: int, block_n: int, d: int, q_tiles: int, p_aliases_s: bool
         ValueError: `tile_m` is neither 64 nor 128, `block_n` or `d` is no positive multiple of 16,
             `q_tiles` below 1, or there are fewer columns than are needed (`columns: `).
     """
-    # TODO(kata): columns of S, O and P, rounded up as they are allocated (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, columns of tensor memory (about 15 lines)
 
 
 def link_time(num_bytes: int, generation: int) -> float:

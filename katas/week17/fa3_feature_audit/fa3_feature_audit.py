@@ -44,8 +44,8 @@ def annotate(ttgir: str, ptx: str) -> list[Annotation]:
     Raises:
         ValueError: a text is blank, or the PTX has no entry function.
     """
-    # TODO(kata): opcodes for most, loops for the waits, buffers for depth and swizzle (about 80
-    # lines with helpers)
+    # TODO(kata): check, instructions of the PTX, features by opcode, waits in loops, buffers of the
+    # TTGIR (about 80 lines with helpers)
     raise NotImplementedError
 
 
@@ -63,4 +63,4 @@ def impact(feature: str, d: int, dtype: str, profile: Profile) -> float:
         ValueError: another feature, or "fp8" where the products are in another dtype; `d` below
             1; a dtype that the profile lacks.
     """
-    raise NotImplementedError  # TODO(kata): check, then clocks for a score (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, clocks of a score (about 15 lines)

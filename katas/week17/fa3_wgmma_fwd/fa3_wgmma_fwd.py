@@ -116,8 +116,8 @@ def _fa3_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, H, Sq, Sk, scale, num_tiles,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): slots and barriers, then gl.warp_specialize over two consumers, yours too, and the
-    # producer (about 120 lines with helpers)
+    # TODO(kata): slots and barriers, first block of keys, issue both products, softmax under a
+    # product, last values and the store (about 120 lines with helpers)
     pass
 
 
@@ -144,8 +144,7 @@ def fa3_wgmma_fwd(
 
     Source: Shah et al. 2024 (FlashAttention-3), algorithm 2.
     """
-    # TODO(kata): check, allocate the results, `_launch` (about 35 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check (about 35 lines with helpers)
 
 
 def _launch(

@@ -38,8 +38,8 @@ def fp8_attention(
 
     Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
     """
-    # TODO(kata): check, rotate, quantize, two products with a softmax between (about 20 lines with
-    # helpers)
+    # TODO(kata): check, rotate queries and keys, quantize by blocks, scores and weights, weigh the
+    # values (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -52,8 +52,7 @@ def fwht(x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
     Raises:
         ValueError: d is not a power of two; the message begins with `x: `.
     """
-    # TODO(kata): the butterfly, log₂d rounds (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, butterfly rounds (about 10 lines with helpers)
 
 
 def incoherent(
@@ -68,8 +67,7 @@ def incoherent(
     Raises:
         ValueError: d is not a power of two (`q: …`), or `k` has another one (`k: …`).
     """
-    # TODO(kata): signs from a generator of your own, then the transform (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, rotate queries and keys (about 7 lines)
 
 
 def block_quant(
@@ -85,5 +83,4 @@ def block_quant(
         ValueError: `x` is not finite everywhere, or `block` is below 1; the message begins with
             the argument's name.
     """
-    # TODO(kata): check, the largest of each block, scale, cast (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, quantize by blocks (about 8 lines)

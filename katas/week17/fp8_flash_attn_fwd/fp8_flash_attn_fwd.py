@@ -67,8 +67,8 @@ def _fp8_flash_attn_kernel(
     D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BY_DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of queries: the loop over keys, with scales; one store of o (about 30
-    # lines with helpers)
+    # TODO(kata): scores of the tile, online softmax, weigh the values, normalize and store (about
+    # 30 lines with helpers)
     pass
 
 
@@ -102,14 +102,14 @@ def fp8_flash_attn(
 
     Source: Shah et al. 2024 (FlashAttention-3), section 3.3.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, allocate and launch (about 5 lines)
 
 
 def _check(
     q8: Tensor, k8: Tensor, v8t: Tensor,
     q_scale: Tensor, k_scale: Tensor, v_scale: Tensor, sm_scale: float,
 ) -> None:  # fmt: skip
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _launch(q8, k8, v8t, q_scale, k_scale, v_scale, o, sm_scale, config=None) -> None:

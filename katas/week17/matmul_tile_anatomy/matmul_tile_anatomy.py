@@ -91,7 +91,7 @@ def tile_metrics(tile: Tile, itemsize: int, profile: Profile) -> Metrics:
         ValueError: `bm`, `bn` or `bk` is below 1, `stages` below 2, `warpgroups` not in 1..8, or
             `itemsize` one that `RATES` or the tensor cores of the profile lack.
     """
-    # TODO(kata): check, then count what a block takes (about 35 lines with helpers)
+    # TODO(kata): check, count what a block takes (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -103,9 +103,7 @@ def predict_time(m: int, n: int, k: int, tile: Tile, itemsize: int, profile: Pro
         ValueError: a size below 1, what `tile_metrics` refuses, or a tile that is not feasible
             (`tile: `).
     """
-    # TODO(kata): the slowest of four in each step, whole steps and whole waves, or the memory
-    # (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, whole waves, clocks of a step (about 15 lines)
 
 
 def best_tile(m: int, n: int, k: int, itemsize: int, profile: Profile) -> Tile:
@@ -115,7 +113,7 @@ def best_tile(m: int, n: int, k: int, itemsize: int, profile: Profile) -> Tile:
     Raises:
         ValueError: what `predict_time` refuses of the sizes, or no candidate is feasible.
     """
-    raise NotImplementedError  # TODO(kata): the shortest of those that fit (about 4 lines)
+    raise NotImplementedError  # TODO(kata): fastest candidate (about 4 lines)
 
 
 def raster(gm: int, gn: int, bm: int, bn: int, sms: int) -> list[tuple[int, int]]:
@@ -132,5 +130,4 @@ def raster(gm: int, gn: int, bm: int, bn: int, sms: int) -> list[tuple[int, int]
     Raises:
         ValueError: an argument is below 1.
     """
-    # TODO(kata): waves that are square in bytes (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, order in bands (about 15 lines with helpers)

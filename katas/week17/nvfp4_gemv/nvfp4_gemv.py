@@ -22,8 +22,8 @@ def _nvfp4_gemv_kernel(
     codes_ptr, scales_ptr, global_ptr, x_ptr, y_ptr, N, groups,
     BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a tile of rows along k: codes and scales once, decode, multiply, add up (about 25
-    # lines with helpers)
+    # TODO(kata): load codes and scales, decode and multiply, scale and add up (about 25 lines with
+    # helpers)
     pass
 
 
@@ -48,11 +48,11 @@ def nvfp4_gemv(
     Raises:
         ValueError: an argument is not as said above; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check (about 15 lines with helpers)
 
 
 def _check(packed: Tensor, scales: Tensor, global_scale: Tensor, x: Tensor) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check (about 25 lines)
 
 
 def nvfp4_quantize(
@@ -69,6 +69,5 @@ def nvfp4_quantize(
     Raises:
         ValueError: `w` is not 2-D, its columns are no multiple of 16, or not all of it is finite.
     """
-    # TODO(kata): check, the two scales, the nearest codes, two in a byte (about 20 lines with
-    # helpers)
+    # TODO(kata): check, scales of all and of groups, nearest codes (about 20 lines with helpers)
     raise NotImplementedError
