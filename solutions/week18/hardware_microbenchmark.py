@@ -50,19 +50,21 @@ def chain_source(op: str, n: int, ilp: int) -> str:
     Args:
         op: One of `OPS`.
         n: Instructions of a chain, each of which needs the result of the one before.
-        ilp: Chains, by turns.
+        ilp: Chains, interleaved.
 
     Raises:
         ValueError: an argument is out of range; the message begins with its name.
 
     Source: arXiv 2208.11174, for the idea of chains between two reads of the clock.
     """
+    # check
     if op not in OPS:
         raise ValueError(f"op: expected one of {', '.join(OPS)}, found {op!r}")
     if not MIN_N <= n <= MAX_N:
         raise ValueError(f"n: expected {MIN_N} to {MAX_N}, found {n}")
     if not 1 <= ilp <= MAX_ILP:
         raise ValueError(f"ilp: expected 1 to {MAX_ILP}, found {ilp}")
+    # chains between two clocks
     # of chains that begin alike the compiler keeps one
     begin = ", ".join(f"first + {chain}" for chain in range(ilp))
     all_chains = " + ".join(f"r[{chain}]" for chain in range(ilp))
@@ -92,10 +94,12 @@ def infer_instruction(measure: Measure) -> tuple[int, int]:
     Raises:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
+    # slopes without overhead
     latency = _slope(measure, 1, 1)
-    # more instructions on their way than any latency can hide
+    # more instructions in flight than any latency leaves room for
     cycles = _slope(measure, MAX_ILP, MAX_WARPS)
     per_instruction = cycles * SCHEDULERS / (MAX_ILP * MAX_WARPS)
+    # round to a possible machine
     interval = _power_of_two("measure: interval", per_instruction, 0.1)
     least, whole = max(interval, MIN_LATENCY), round(latency)
     if abs(latency - whole) > 0.1 or not least <= whole <= MAX_LATENCY:
@@ -116,6 +120,7 @@ def infer_banks(measure_smem: MeasureSmem) -> Banks:
     def cycles(addresses: Sequence[int], access_bytes: int = 4) -> int:
         return _without_outliers(measure_smem, addresses, access_bytes)
 
+    # bank capacity and width
     free = cycles([0] * LANES)
     # two words for half of the lanes each: in one bank if they are `distance` bytes apart
     conflicts = (d for d in DISTANCES if _conflict(cycles(_two_words(d)), free))
@@ -124,6 +129,7 @@ def infer_banks(measure_smem: MeasureSmem) -> Banks:
     count = capacity // width
     if count not in COUNTS:
         raise RuntimeError(f"measure_smem: expected 16, 32 or 64 banks, found {count}")
+    # phases
     one_bank = cycles([lane * capacity for lane in range(LANES)])
     # two wavefronts for each phase, whatever a lane reads
     two = {each: cycles(_two_words(capacity), each) for each in ACCESS_BYTES}

@@ -57,11 +57,13 @@ def memory_chart(k: dict[str, int]) -> Chart:
     Raises:
         ValueError: a counter is negative, or has more hits than sectors; the message names it.
     """
+    # check
     for name in (
         *(REQUESTS, SECTORS, L1_HITS, L2_SECTORS, L2_HITS),
         *(DRAM_READ, DRAM_WRITTEN, WAVEFRONTS, WAVEFRONTS_IDEAL),
     ):
         _check_bytes(name, k[name])
+    # chart
     return Chart(
         requests=k[REQUESTS],
         sectors=k[SECTORS],
@@ -87,10 +89,12 @@ def predicted(offsets: Sequence[int], width: int, space: str) -> int:
     Raises:
         ValueError: an argument is none of these; the message names it.
     """
+    # check
     if width not in PHASE:
         raise ValueError(f"width: expected 4, 8 or 16, found {width}")
     if len(offsets) != 32 or any(offset % width for offset in offsets):
         raise ValueError(f"offsets: expected 32 multiples of {width}, found {offsets}")
+    # sectors or wavefronts
     if space == "global":
         return len({offset // SECTOR for offset in offsets})
     if space != "shared":
@@ -133,8 +137,10 @@ def waste(chart: Chart, bytes_requested: int, useful_bytes: int) -> dict[str, in
     Raises:
         ValueError: a number of bytes is negative; the message names it.
     """
+    # check
     _check_bytes("bytes_requested", bytes_requested)
     _check_bytes("useful_bytes", useful_bytes)
+    # used and wasted bytes
     return {
         "SM-L1": SECTOR * chart.sectors - bytes_requested,
         "L1-L2": SECTOR * chart.l2_sectors - useful_bytes,
@@ -149,8 +155,10 @@ def advice(chart: Chart, bytes_requested: int, useful_bytes: int) -> str:
     Raises:
         ValueError: a number of bytes is negative; the message names it.
     """
+    # check
     efficiency = _efficiency(chart, bytes_requested)
     _check_bytes("useful_bytes", useful_bytes)
+    # first wasteful level
     if efficiency is not None and efficiency * WASTEFUL <= 1:
         return "coalesce"
     if _wasteful(chart.shared_wavefronts, chart.shared_ideal):

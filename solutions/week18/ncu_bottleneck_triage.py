@@ -56,8 +56,9 @@ def sol(k: Launch) -> dict[str, float]:
         and `COMPUTE`.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
+    # shares of the whole duration
     moved = _metric(k, "dram__bytes_read.sum") + _metric(k, "dram__bytes_write.sum")
     # bytes a cycle times cycles a second, of the memory's own clock
     bytes_per_s = _metric(k, "dram__bytes.sum.peak_sustained") * _metric(
@@ -91,12 +92,14 @@ def classify(k: Launch, profile: Profile) -> Bottleneck:
     What holds the kernel back.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
+    # headlines
     shares = sol(k)
     if max(shares["sm"], shares["memory"]) < BUSY:
         short = SHORT * profile.launch_s
         return Bottleneck("launch" if _seconds(k) < short else "latency")
+    # limiting unit
     if shares["sm"] > shares["memory"]:
         return Bottleneck("compute", max(COMPUTE, key=shares.__getitem__))
     # what passes an outer level keeps the inner ones busy, too
@@ -109,7 +112,7 @@ def headroom(k: Launch, profile: Profile) -> float:
     How many times faster the same work can be before the next limit, 1 at least.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
     limit = classify(k, profile)
     if limit.kind == "launch":

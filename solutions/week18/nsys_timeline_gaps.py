@@ -41,8 +41,10 @@ def gpu_gaps(db: sqlite3.Connection, min_ns: int = 0) -> list[Gap]:
     Raises:
         ValueError: a table is missing, or `min_ns` is negative; the message begins with its name.
     """
+    # check
     if min_ns < 0:
         raise ValueError(f"min_ns: expected 0 or more, found {min_ns}")
+    # merge activities
     busy = _union((one.start, one.end) for one in _activities(db))
     gaps = (Gap(end, start) for (_, end), (start, _) in pairwise(busy))
     return [gap for gap in gaps if gap.end - gap.start >= min_ns]
@@ -56,6 +58,7 @@ def explain(db: sqlite3.Connection, gap: Gap) -> str:
         ValueError: a table is missing, or no activity begins where the gap ends; the message
             begins with its name, or with ``gap``.
     """
+    # cause of a gap
     activities = _activities(db)
     calls = _Calls(db)
     ended_by = _first_by_start(activities)
@@ -71,9 +74,11 @@ def overlap(db: sqlite3.Connection, kind_a: str, kind_b: str) -> float:
     Raises:
         ValueError: a kind is unknown, or a table missing; the message begins with its name.
     """
+    # check
     for name, kind in (("kind_a", kind_a), ("kind_b", kind_b)):
         if kind not in KINDS:
             raise ValueError(f"{name}: expected one of {', '.join(KINDS)}, found {kind!r}")
+    # overlap
     activities = _activities(db)
     times_a, times_b = (
         _total(_union((one.start, one.end) for one in activities if one.kind == kind))
@@ -112,6 +117,7 @@ def report(db: sqlite3.Connection) -> dict[str, object]:
     Raises:
         ValueError: a table is missing; the message begins with its name.
     """
+    # idle time by cause and range
     activities = _activities(db)
     calls = _Calls(db)
     ended_by = _first_by_start(activities)
@@ -184,6 +190,7 @@ class _Calls:
 
     def cause(self, gap: Gap, correlation: int) -> str:
         """Why the activity of this id began only at the end of the gap."""
+        # cause of a gap
         call = self._calls.get(correlation)
         if call is None:
             return "unknown"
@@ -203,6 +210,7 @@ class _Calls:
 
     def ranges(self, correlations: Iterable[int]) -> dict[int, str]:
         """For each call the innermost range of its thread in which it began, if there is one."""
+        # idle time by cause and range
         calls = [self._calls[one] for one in correlations if one in self._calls]
         later = sorted(self._ranges, reverse=True)  # those that are still to begin
         open_ranges = defaultdict(list)  # of each thread: the one that began last first
@@ -246,6 +254,7 @@ def _first_by_start(activities: list[_Activity]) -> dict[int, int]:
 
 def _union(times: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Start and end of each time in which at least one of them runs, with a gap between any two."""
+    # merge activities
     merged: list[list[int]] = []
     for start, end in sorted(times):
         if merged and start <= merged[-1][1]:

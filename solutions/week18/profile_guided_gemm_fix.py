@@ -89,6 +89,7 @@ def plan(report: Report) -> list[tuple[str, float]]:
 
 
 def _flaws(report: Report) -> list[str]:
+    # flaws and gains
     for section, names in FIELDS.items():
         for name in names:
             if name not in report.get(section, {}):
@@ -118,6 +119,7 @@ def _least_wave(launch: dict[str, float]) -> float:
 
 def _mended(report: Report, flaw: str) -> Report:
     """The report as it would be without the flaw."""
+    # flaws and gains
     launch, counters, code = (dict(report[section]) for section in FIELDS)
     if flaw == "row_major_raster":
         counters["wave_bytes"] = _least_wave(launch)
@@ -137,6 +139,7 @@ def _mended(report: Report, flaw: str) -> Report:
 def _clocks(report: Report) -> float:
     """Clocks of an SM for a tile, by the model of the brief."""
     launch, counters, code = (report[section] for section in FIELDS)
+    # flaws and gains
     m, n, k, width = launch["tile_m"], launch["tile_n"], launch["tile_k"], code["product_n"]
     product = m / 64 * k / 16 * n / width * max(width / 2, 16 + width / 4)
     spilled = code["spill_bytes"] * launch["threads"] / SHARED
@@ -175,6 +178,7 @@ SIMULATED = Config(m=64, n=128, k=32, stages=3, warps=4, group_m=16)
 @gluon.jit
 def _tile_of(pid, num_m, num_n, GROUP_M: gl.constexpr):
     """Tile row and column of program `pid`: bands of GROUP_M tile rows, column by column."""
+    # order of tiles
     first_m = pid // (GROUP_M * num_n) * GROUP_M
     height = gl.minimum(num_m - first_m, GROUP_M)
     within = pid - first_m * num_n
@@ -200,15 +204,18 @@ def _fixed_kernel(a_desc, b_desc, c_desc, M, N, K, STAGES: gl.constexpr, GROUP_M
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
 
+    # order of tiles
     tile_m, tile_n = _tile_of(gl.program_id(0), gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N), GROUP_M)
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
     steps = gl.cdiv(K, BLOCK_K)
+    # loads ahead
     for i in gl.static_range(STAGES - 1):
         _load(
             a_desc, b_desc, m, n, i * BLOCK_K,
             full.index(i), a_slots.index(i), b_slots.index(i), i < steps,
         )  # fmt: skip
 
+    # wide products
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, wgmma)
     for step in range(steps):
         slot = step % STAGES
@@ -216,6 +223,7 @@ def _fixed_kernel(a_desc, b_desc, c_desc, M, N, K, STAGES: gl.constexpr, GROUP_M
         acc = warpgroup_mma(a_slots.index(slot), b_slots.index(slot), acc, is_async=True)
         # all but the newest product are done: the slot of the one before can be filled again
         acc = warpgroup_mma_wait(1, deps=(acc,))
+        # loads ahead
         ahead = step + STAGES - 1
         free = ahead % STAGES
         _load(
@@ -224,6 +232,7 @@ def _fixed_kernel(a_desc, b_desc, c_desc, M, N, K, STAGES: gl.constexpr, GROUP_M
         )  # fmt: skip
     acc = warpgroup_mma_wait(0, deps=(acc,))
 
+    # store by TMA
     # allocated where the slots are needed no more: the compiler puts it into their place
     c_tile = gl.allocate_shared_memory(c_desc.dtype, [BLOCK_M, BLOCK_N], c_desc.layout)
     c_tile.store(acc.to(c_desc.dtype))
@@ -245,6 +254,7 @@ def profile_guided_gemm_fix(
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
+    # check and launch
     _check(a, b)
     shape = a.shape[0], b.shape[1]
     if not (a.numel() and b.numel()):
@@ -255,6 +265,7 @@ def profile_guided_gemm_fix(
 
 
 def _launch(a: Tensor, b: Tensor, c: Tensor) -> None:
+    # check and launch
     config = CONFIG if a.is_cuda else SIMULATED
     (M, K), N = a.shape, b.shape[1]
     tiles = triton.cdiv(M, config.m) * triton.cdiv(N, config.n)

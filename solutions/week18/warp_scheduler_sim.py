@@ -93,10 +93,12 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
 
     Source: Nsight Compute Profiling Guide, Warp Scheduler States.
     """
+    # check
     _check_warps(warps)
     _check_program(program)
     if policy not in POLICIES:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, found {policy!r}")
+    # when each warp can issue
     landing: dict[int, dict[str, tuple[int, str]]] = defaultdict(dict)  # registers of each warp
     free: dict[str, int] = defaultdict(int)  # from when on a pipe takes another
     left = dict.fromkeys(range(warps), 0) if program else {}  # warps with work: where they are
@@ -109,12 +111,14 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
         ready_at = {
             warp: max(now, waits[warp][0], free[program[at].pipe]) for warp, at in left.items()
         }
+        # select a warp
         issue = min(ready_at.values())
         eligible = [warp for warp in left if ready_at[warp] == issue]
         if policy == "lrr":
             chosen = min(eligible, key=lambda warp: (warp - last - 1) % warps)
         else:
             chosen = last if last in eligible else min(eligible)
+        # account for the cycles
         # nothing changes before the issue, so that all cycles up to it are known at once
         span = issue + 1 - now
         for warp in left:
@@ -128,6 +132,7 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
         order.append(chosen)
         now, last = issue + 1, chosen
 
+        # issue
         instr = program[left[chosen]]
         free[instr.pipe] = issue + instr.pipe_interval
         if instr.dst is not None:
@@ -157,7 +162,9 @@ def ipc_bound(program: Sequence[Instr], warps: int) -> float:
     Raises:
         ValueError: what `simulate` refuses.
     """
+    # check
     _check_warps(warps)
+    # bounds
     alone = simulate(program, 1, "lrr").cycles
     if not program:
         return 0.0
@@ -174,6 +181,7 @@ def warps_needed(program: Sequence[Instr]) -> int:
     Raises:
         ValueError: what `simulate` refuses.
     """
+    # bounds
     alone = simulate(program, 1, "lrr").cycles
     if not program:
         return 1

@@ -116,6 +116,7 @@ def parse_source(lines: Iterable[str]) -> list[Line]:
     Raises:
         ValueError: there are no columns of stalls, or a branch leads to no instruction.
     """
+    # read the page
     table = csv.reader(lines)
     next(table, [])
     header = next(table, [])
@@ -150,6 +151,7 @@ def blame(lines: Sequence[Line]) -> dict[int, dict[str, Fraction]]:
     Scoreboard stalls go to the producers of what is read, barriers to the nearest BAR, full
     queues to all that is in them; shares are equal. The rest stays where it is.
     """
+    # share the samples
     code = _Code(lines)
     found: dict[int, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     for at, line in enumerate(lines):
@@ -167,6 +169,7 @@ def top_causes(lines: Sequence[Line], n: int) -> list[Cause]:
     Of samples of warps that could not issue: all but "selected" and "not_selected". Equal shares
     go by opcode, then reason.
     """
+    # rank the causes
     names = {line.addr: _name(decode(line.sass)) for line in lines}
     counts: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     addrs = defaultdict(list)
@@ -187,6 +190,7 @@ class _Code:
     """A page with its control-flow graph, and what each instruction reads and writes."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
+        # control flow and writes
         self.instrs = [decode(line.sass) for line in lines]
         self.names = [_name(instr) for instr in self.instrs]
         self.writes = [_written(instr) for instr in self.instrs]
@@ -199,6 +203,7 @@ class _Code:
                 self.before[place[instr.target]].add(at)
 
     def causes(self, at: int, reason: str) -> set[int]:
+        # causes by reason
         if reason in SCOREBOARD:
             return self._producers(at, SCOREBOARD[reason])
         if reason in QUEUE:
@@ -208,6 +213,7 @@ class _Code:
         return set()
 
     def _producers(self, at: int, names: frozenset[str]) -> set[int]:
+        # causes by reason
         reads = self.instrs[at].reads
         if at and self.names[at - 1] == "DEPBAR":  # which issues, and stops the one behind it
             reads |= self.instrs[at - 1].reads
@@ -231,6 +237,7 @@ class _Code:
 
     def _back(self, at: int, register: str) -> set[int]:
         """All that comes before, on every path back to a sure write of the register."""
+        # walk back
         seen: set[int] = set()
         todo = list(self.before[at])
         while todo:
@@ -242,6 +249,7 @@ class _Code:
         return seen
 
     def _barriers(self, at: int) -> set[int]:
+        # walk back
         found, seen, todo = set(), set(), [at]
         while todo:
             here = todo.pop()
@@ -256,6 +264,7 @@ class _Code:
 
     def _of_block(self, at: int, names: frozenset[str]) -> set[int]:
         """Instructions of these names in the basic block: nothing comes in or leaves within."""
+        # causes by reason
         first = last = at
         while self._runs_on(first - 1, first):
             first -= 1
@@ -276,6 +285,7 @@ def _name(instr: Instr) -> str:
 
 def _written(instr: Instr) -> set[str]:
     """All registers of the destinations: wide results are in registers that follow."""
+    # control flow and writes
     parts = instr.op.split(".")
     count = 1
     if "64" in parts or "WIDE" in parts or instr.op == "CS2R":

@@ -49,16 +49,14 @@ def chain_source(op: str, n: int, ilp: int) -> str:
     Args:
         op: One of `OPS`.
         n: Instructions of a chain, each of which needs the result of the one before.
-        ilp: Chains, by turns.
+        ilp: Chains, interleaved.
 
     Raises:
         ValueError: an argument is out of range; the message begins with its name.
 
     Source: arXiv 2208.11174, for the idea of chains between two reads of the clock.
     """
-    # TODO(kata): check; values that are there, the clock, the chains, the clock, a use (about 25
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, chains between two clocks (about 25 lines)
 
 
 def infer_instruction(measure: Measure) -> tuple[int, int]:
@@ -68,7 +66,7 @@ def infer_instruction(measure: Measure) -> tuple[int, int]:
     Raises:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
-    # TODO(kata): two slopes, and whether a machine can have them (about 20 lines with helpers)
+    # TODO(kata): slopes without overhead, round to a possible machine (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -79,6 +77,5 @@ def infer_banks(measure_smem: MeasureSmem) -> Banks:
     Raises:
         RuntimeError: no machine takes these times; the message begins with the argument's name.
     """
-    # TODO(kata): capacity, width, phases, and whether there is such a memory (about 30 lines with
-    # helpers)
+    # TODO(kata): bank capacity and width, phases (about 30 lines with helpers)
     raise NotImplementedError

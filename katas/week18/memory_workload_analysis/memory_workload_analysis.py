@@ -56,7 +56,7 @@ def memory_chart(k: dict[str, int]) -> Chart:
     Raises:
         ValueError: a counter is negative, or has more hits than sectors; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): check, then name (about 25 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, chart (about 25 lines with helpers)
 
 
 def predicted(offsets: Sequence[int], width: int, space: str) -> int:
@@ -71,8 +71,7 @@ def predicted(offsets: Sequence[int], width: int, space: str) -> int:
     Raises:
         ValueError: an argument is none of these; the message names it.
     """
-    # TODO(kata): sectors touched, or words of the busiest bank in each phase (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, sectors or wavefronts (about 15 lines)
 
 
 def misses(patterns: Iterable[Pattern]) -> list[int]:
@@ -89,8 +88,7 @@ def load_efficiency(k: dict[str, int], bytes_requested: int) -> float | None:
     Raises:
         ValueError: as `memory_chart`, or `bytes_requested` is negative.
     """
-    # TODO(kata): bytes over bytes of sectors (about 4 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): used and wasted bytes (about 4 lines with helpers)
 
 
 def waste(chart: Chart, bytes_requested: int, useful_bytes: int) -> dict[str, int]:
@@ -100,7 +98,7 @@ def waste(chart: Chart, bytes_requested: int, useful_bytes: int) -> dict[str, in
     Raises:
         ValueError: a number of bytes is negative; the message names it.
     """
-    raise NotImplementedError  # TODO(kata): moved less needed (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, used and wasted bytes (about 7 lines)
 
 
 def advice(chart: Chart, bytes_requested: int, useful_bytes: int) -> str:
@@ -110,5 +108,5 @@ def advice(chart: Chart, bytes_requested: int, useful_bytes: int) -> str:
     Raises:
         ValueError: a number of bytes is negative; the message names it.
     """
-    # TODO(kata): the first level that moves twice what it should (about 15 lines with helpers)
+    # TODO(kata): check, first wasteful level (about 15 lines with helpers)
     raise NotImplementedError

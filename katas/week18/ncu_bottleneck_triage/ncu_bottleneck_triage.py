@@ -55,9 +55,9 @@ def sol(k: Launch) -> dict[str, float]:
         and `COMPUTE`.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
-    # TODO(kata): ten shares, all of the whole duration (about 30 lines with helpers)
+    # TODO(kata): shares of the whole duration (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -66,10 +66,9 @@ def classify(k: Launch, profile: Profile) -> Bottleneck:
     What holds the kernel back.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
-    # TODO(kata): the two headlines, the duration, then the unit (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): headlines, limiting unit (about 10 lines with helpers)
 
 
 def headroom(k: Launch, profile: Profile) -> float:
@@ -77,10 +76,9 @@ def headroom(k: Launch, profile: Profile) -> float:
     How many times faster the same work can be before the next limit, 1 at least.
 
     Raises:
-        ValueError: a metric is missing; the message has it, and its section.
+        ValueError: a metric is missing; the message names it and its section.
     """
-    # TODO(kata): the inverse of what is reached, or launch floors (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): headroom (about 6 lines)
 
 
 def triage(launches: Sequence[Launch], profile: Profile) -> dict[Bottleneck, float]:
@@ -90,7 +88,7 @@ def triage(launches: Sequence[Launch], profile: Profile) -> dict[Bottleneck, flo
     Raises:
         ValueError: there are no launches, or a metric is missing.
     """
-    raise NotImplementedError  # TODO(kata): add times, then shares (about 10 lines)
+    raise NotImplementedError  # TODO(kata): time by verdict (about 10 lines)
 
 
 def ncu_argv(
@@ -102,4 +100,4 @@ def ncu_argv(
     Raises:
         ValueError: `skip` is negative, `count` not positive, or there are no sections.
     """
-    raise NotImplementedError  # TODO(kata): check, then one word after the other (about 15 lines)
+    raise NotImplementedError  # TODO(kata): command line (about 15 lines)

@@ -36,8 +36,7 @@ def gpu_gaps(db: sqlite3.Connection, min_ns: int = 0) -> list[Gap]:
     Raises:
         ValueError: a table is missing, or `min_ns` is negative; the message begins with its name.
     """
-    # TODO(kata): merge all activities by start; what is between (about 35 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, merge activities (about 35 lines with helpers)
 
 
 def explain(db: sqlite3.Connection, gap: Gap) -> str:
@@ -48,8 +47,7 @@ def explain(db: sqlite3.Connection, gap: Gap) -> str:
         ValueError: a table is missing, or no activity begins where the gap ends; the message
             begins with its name, or with ``gap``.
     """
-    # TODO(kata): the activity that ends the gap, its call, the calls before that (about 75 lines
-    # with helpers)
+    # TODO(kata): cause of a gap, idle time by cause and range (about 75 lines with helpers)
     raise NotImplementedError
 
 
@@ -60,8 +58,7 @@ def overlap(db: sqlite3.Connection, kind_a: str, kind_b: str) -> float:
     Raises:
         ValueError: a kind is unknown, or a table missing; the message begins with its name.
     """
-    # TODO(kata): time of either kind, of both, of any (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, overlap (about 15 lines with helpers)
 
 
 def launch_latency(db: sqlite3.Connection) -> tuple[float, int] | None:
@@ -73,7 +70,7 @@ def launch_latency(db: sqlite3.Connection) -> tuple[float, int] | None:
     Raises:
         ValueError: a table is missing; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): the first kernel of each call (about 8 lines)
+    raise NotImplementedError  # TODO(kata): latency of first kernels (about 8 lines)
 
 
 def report(db: sqlite3.Connection) -> dict[str, object]:
@@ -83,4 +80,4 @@ def report(db: sqlite3.Connection) -> dict[str, object]:
     Raises:
         ValueError: a table is missing; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): read once, then every gap (about 20 lines)
+    raise NotImplementedError  # TODO(kata): idle time by cause and range (about 20 lines)

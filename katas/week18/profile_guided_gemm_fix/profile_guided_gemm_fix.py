@@ -56,8 +56,7 @@ def diagnose(report: Report) -> list[str]:
     Raises:
         ValueError: The report lacks something; the message begins with its section.
     """
-    # TODO(kata): what the report shows, ordered by gain (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): flaws and gains (about 20 lines with helpers)
 
 
 def predicted_gain(flaw: str, report: Report) -> float:
@@ -67,9 +66,7 @@ def predicted_gain(flaw: str, report: Report) -> float:
     Raises:
         ValueError: There is no flaw of this name, or the report lacks something.
     """
-    # TODO(kata): the time of a tile, over that with one counter mended (about 35 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): flaws and gains (about 35 lines with helpers)
 
 
 def plan(report: Report) -> list[tuple[str, float]]:
@@ -79,8 +76,7 @@ def plan(report: Report) -> list[tuple[str, float]]:
     Raises:
         ValueError: The report lacks something.
     """
-    # TODO(kata): the best step, the report without it, and again (about 5 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): flaws and gains (about 5 lines)
 
 
 def profile_guided_gemm_fix(
@@ -96,8 +92,8 @@ def profile_guided_gemm_fix(
         ValueError: `a` or `b` is not a float16 matrix on one device, their inner sizes differ, or
             TMA cannot address one of them, or the result.
     """
-    # TODO(kata): slow_gemm's kernel without its flaws; check, allocate, launch (about 70 lines with
-    # helpers)
+    # TODO(kata): check and launch, order of tiles, loads ahead, wide products, store by TMA (about
+    # 70 lines with helpers)
     raise NotImplementedError
 
 

@@ -91,8 +91,8 @@ def simulate(program: Sequence[Instr], warps: int, policy: str) -> Stats:
 
     Source: Nsight Compute Profiling Guide, Warp Scheduler States.
     """
-    # TODO(kata): check; then issue after issue, and account for the cycles in between (about 65
-    # lines with helpers)
+    # TODO(kata): check, when each warp can issue, select a warp, account for the cycles, issue
+    # (about 65 lines with helpers)
     raise NotImplementedError
 
 
@@ -103,9 +103,7 @@ def ipc_bound(program: Sequence[Instr], warps: int) -> float:
     Raises:
         ValueError: what `simulate` refuses.
     """
-    # TODO(kata): what one warp, the issue slots and each pipe take at least (about 10 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, bounds (about 10 lines with helpers)
 
 
 def warps_needed(program: Sequence[Instr]) -> int:
@@ -117,4 +115,4 @@ def warps_needed(program: Sequence[Instr]) -> int:
     Raises:
         ValueError: what `simulate` refuses.
     """
-    raise NotImplementedError  # TODO(kata): the same bounds, solved for the warps (about 5 lines)
+    raise NotImplementedError  # TODO(kata): bounds (about 5 lines)

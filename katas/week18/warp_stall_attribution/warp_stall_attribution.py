@@ -114,8 +114,7 @@ def parse_source(lines: Iterable[str]) -> list[Line]:
     Raises:
         ValueError: there are no columns of stalls, or a branch leads to no instruction.
     """
-    # TODO(kata): two rows of names, then one line each; check the targets (about 25 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): read the page (about 25 lines)
 
 
 def blame(lines: Sequence[Line]) -> dict[int, dict[str, Fraction]]:
@@ -125,7 +124,8 @@ def blame(lines: Sequence[Line]) -> dict[int, dict[str, Fraction]]:
     Scoreboard stalls go to the producers of what is read, barriers to the nearest BAR, full
     queues to all that is in them; shares are equal. The rest stays where it is.
     """
-    # TODO(kata): graph, writes, and for each sample its causes (about 100 lines with helpers)
+    # TODO(kata): control flow and writes, walk back, causes by reason, share the samples (about 100
+    # lines with helpers)
     raise NotImplementedError
 
 
@@ -136,5 +136,4 @@ def top_causes(lines: Sequence[Line], n: int) -> list[Cause]:
     Of samples of warps that could not issue: all but "selected" and "not_selected". Equal shares
     go by opcode, then reason.
     """
-    # TODO(kata): group by opcode and reason, largest first (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): rank the causes (about 15 lines)
