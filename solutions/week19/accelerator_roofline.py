@@ -74,8 +74,10 @@ def chips_needed(weight_bytes: int, kv_bytes: int, acc: Accelerator, usable: flo
     Raises:
         ValueError: `usable` is not above 0 and at most 1; the message begins with its name.
     """
+    # check
     if not 0 < usable <= 1:
         raise ValueError(f"usable: expected more than 0 and at most 1, found {usable}")
+    # capacity
     return max(1, -(-(weight_bytes + kv_bytes) // int(usable * acc.memory_bytes)))
 
 
@@ -96,7 +98,9 @@ def decode_step_s(
     Raises:
         ValueError: `batch` or `chips` below 1; the message begins with its name.
     """
+    # check
     _check_positive(batch=batch, chips=chips)
+    # memory against compute
     memory_s = (params * itemsize + kv_bytes) / (chips * acc.bandwidth)
     compute_s = 2 * params * batch / (chips * acc.flops)
     if memory_s >= compute_s:
@@ -122,13 +126,16 @@ def torus_all_gather_s(nbytes: int, axes: Sequence[Axis], link_bw: float, hop_s:
     Raises:
         ValueError: no axes, or one with n below 1; the message begins with `axes`.
     """
+    # check
     if not axes:
         raise ValueError("axes: expected at least one, found none")
     if min(axis.n for axis in axes) < 1:
         raise ValueError(f"axes: expected n of 1 or more, found {axes}")
+    # shards of the parts
     axes = [axis for axis in axes if axis.n > 1]
     held = [nbytes / len(axes) / math.prod(axis.n for axis in axes) for _ in axes]
     seconds = 0.0
+    # slowest part of each phase
     for phase in range(len(axes)):
         slowest = 0.0
         for part in range(len(axes)):
@@ -163,11 +170,13 @@ def cheapest(
         ValueError: an empty `table`, or a `target_tok_s` that is not above 0; the message begins
             with the name.
     """
+    # check
     if not table:
         raise ValueError("table: expected at least one machine, found none")
     if not target_tok_s > 0:
         raise ValueError(f"target_tok_s: expected more than 0, found {target_tok_s}")
 
+    # fewest chips
     def fewest(name: str) -> int:
         alone, _ = decode_step_s(params, itemsize, kv_bytes, batch, 1, table[name])
         fitting = chips_needed(params * itemsize, kv_bytes, table[name])

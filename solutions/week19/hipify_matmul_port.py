@@ -121,12 +121,14 @@ def _text(parts: list[Token]) -> str:
 
 
 def _rewritten(parts: list[Token]) -> list[Token]:
+    # rewrite names
     done: list[Token] = []
     at = 0
     while at < len(parts):
         token = parts[at]
         at += 1
         if token.text == "<<<":
+            # rewrite launches
             start = _kernel_start(done, token.line)
             config, at = _pieces(parts, at, ">>>", token.line)
             if parts[at : at + 1] and parts[at].kind == "space":
@@ -154,6 +156,7 @@ def _include(text: str) -> str:
 
 def _kernel_start(done: list[Token], line: int) -> int:
     """Where the kernel's name begins that `done` ends with: a::b<…>."""
+    # rewrite launches
     at = len(done)
     open_: list[str] = []
     while at and (open_ or done[at - 1].text == ">" or done[at - 1].kind == "space"):
@@ -173,6 +176,7 @@ def _kernel_start(done: list[Token], line: int) -> int:
 
 def _pieces(parts: list[Token], at: int, end: str, line: int) -> tuple[list[str], int]:
     """Rewrite what stands between commas up to `end`, outside of brackets; return where it ends."""
+    # rewrite launches
     pieces: list[list[Token]] = [[]]
     open_: list[str] = []
     closing = {"(": ")", "[": "]", "{": "}"}
@@ -194,6 +198,7 @@ def _pieces(parts: list[Token], at: int, end: str, line: int) -> tuple[list[str]
 
 
 def _launch_call(kernel: str, config: list[str], arguments: list[str], line: int) -> str:
+    # rewrite launches
     if not 2 <= len(config) <= 4:
         raise ValueError(f"line {line}: expected 2 to 4 values in <<<>>>, found {len(config)}")
     grid, block, shared, stream = (*config, "0", "0")[:4]
@@ -210,6 +215,7 @@ def wave_lint(src: str) -> list[Finding]:
 
 
 def _kind(code: list[Token], at: int) -> str | None:
+    # findings by neighbouring tokens
     text, value = code[at].text, integer(code[at])
     last, before_last = _texts(code, at - 2, at)[::-1]
     # x /= 32 divides as well
@@ -327,6 +333,7 @@ def pick_config(m: int, n: int, itemsize: int, target: str) -> Config:
     Raises:
         ValueError: `target` is not one of TARGETS, or `itemsize` neither 2 nor 4.
     """
+    # buffers and tiles
     if itemsize not in (2, 4):
         raise ValueError(f"itemsize: expected 2 or 4 bytes, found {itemsize}")
     fitting = []
@@ -381,6 +388,7 @@ def hipify_matmul_port(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Floa
         ValueError: `a` or `b` is not 2-D, not of 2 or 4 bytes in floating point, or has gaps in
             its rows; `b` has another number of rows than `a` has columns, or another dtype.
     """
+    # check and launch
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2 or not x.is_floating_point() or x.itemsize not in (2, 4):
             raise ValueError(f"{name}: expected 2-D, 16 or 32 bits, found {x.dtype} {x.shape}")
@@ -433,7 +441,7 @@ class Report(NamedTuple):
 
 def port_report(isa: str, lds_bytes: int, warps: int) -> Report:
     """
-    Read off the assembly of a kernel for gfx942 what it takes.
+    Report what a kernel for gfx942 takes, from its assembly.
 
     Args:
         isa: Assembly, with LLVM's metadata at its end.
@@ -443,6 +451,7 @@ def port_report(isa: str, lds_bytes: int, warps: int) -> Report:
     Raises:
         ValueError: `isa` lacks the metadata, or `lds_bytes` is more than a unit has.
     """
+    # read the assembly
     usage = {key: int(value) for key, value in re.findall(r"(?m)^\s*\.(\w+):\s+(\d+)$", isa)}
     missing = {"vgpr_count", "vgpr_spill_count", "wavefront_size"} - usage.keys()
     if missing:

@@ -106,6 +106,7 @@ def parse(text: str) -> Module:
             operand or a called computation was not defined before, there is no entry; the message
             begins with the line, as in "line 12: ".
     """
+    # statements
     computations: dict[str, dict[str, Instruction]] = {}
     body: dict[str, Instruction] | None = None
     entry, number = "", 1
@@ -143,6 +144,7 @@ def parse(text: str) -> Module:
 
 def _balance(line: str, awaited: list[tuple[str, int]], number: int) -> None:
     """Keep in `awaited` the closing brackets that are still to come, each with its opening line."""
+    # statements
     for bracket in re.findall(r"[()\[\]{}]", line):
         if bracket in OPENS:
             awaited.append((OPENS[bracket], number))
@@ -158,6 +160,7 @@ def _instruction(
     computations: dict[str, dict[str, Instruction]],
     number: int,
 ) -> Instruction:
+    # parts of an instruction
     assigned = ASSIGNED.match(line)
     type_end = assigned and _end(line, assigned.end())
     opcode = assigned and OPCODE.match(line, type_end)
@@ -183,6 +186,7 @@ def _instruction(
 
 def _end(line: str, start: int) -> int:
     """Where what begins at `start` ends: a bracketed group, or text up to the next blank."""
+    # parts of an instruction
     if line[start] != "(":
         return start + len(line[start:].partition(" ")[0])
     depth = 0
@@ -195,6 +199,7 @@ def _end(line: str, start: int) -> int:
 
 def _split(text: str) -> list[str]:
     """At the commas that stand in no bracket."""
+    # parts of an instruction
     parts, depth, start = [], 0, 0
     for at in re.finditer(r"[()\[\]{},]", text):
         if at[0] in OPENS:
@@ -210,6 +215,7 @@ def _split(text: str) -> list[str]:
 
 def _shapes(text: str, number: int) -> Iterator[Shape]:
     """An array's shape, or those of a tuple's leaves."""
+    # parts of an instruction
     if text.startswith("("):
         for part in _split(text[1:-1]):
             yield from _shapes(part, number)
@@ -231,6 +237,7 @@ def bytes_accessed(m: Module) -> int:
 
 
 def _bytes(m: Module, computation: str) -> int:
+    # bytes moved
     body = m.computations[computation]
     total = 0
     for instruction in body.values():
@@ -267,6 +274,7 @@ def flops(m: Module) -> int:
 
 
 def _flops(m: Module, computation: str) -> int:
+    # FLOPs
     body = m.computations[computation]
     total = 0
     for instruction in body.values():
@@ -308,6 +316,7 @@ def layout_copies(m: Module) -> list[tuple[str, int]]:
 
 
 def _layout_copies(m: Module, computation: str) -> Iterator[tuple[str, int]]:
+    # layout copies
     body = m.computations[computation]
     for one in body.values():
         if one.opcode in ("fusion", "call"):

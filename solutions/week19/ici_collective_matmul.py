@@ -26,9 +26,11 @@ def gather_matmul(
     The rows of all devices' `a_shard` times this device's columns; blocks travel round the ring.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns.
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns.
     """
+    # check
     _check(a_shard, b_shard)
+    # multiply while the next block travels
     me, n = lax.axis_index(axis), lax.psum(1, axis)
     held, out = a_shard, _result(a_shard, b_shard, n)
     for step in range(n):
@@ -45,9 +47,11 @@ def gather_matmul_bidirectional(
     As `gather_matmul`, with blocks that travel both ways round the ring, in half the hops.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns.
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns.
     """
+    # check
     _check(a_shard, b_shard)
+    # both ways
     me, n = lax.axis_index(axis), lax.psum(1, axis)
     above = below = a_shard
     out = _placed(_result(a_shard, b_shard, n), a_shard @ b_shard, me)
@@ -67,14 +71,16 @@ def matmul_scatter(
     This device's rows of the sum, over all devices, of `a_shard @ b_shard`; sums travel the ring.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns, or the rows of
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns, or the rows of
             `a_shard` cannot be divided among the devices.
     """
+    # check
     _check(a_shard, b_shard)
     me, n = lax.axis_index(axis), lax.psum(1, axis)
     rows, left = divmod(a_shard.shape[0], n)
     if left:
         raise ValueError(f"a_shard: expected rows for {n} devices, found {a_shard.shape[0]}")
+    # add to the sum that passes
     total = None
     for step in range(n):
         # a block's sum begins one device after its owner, and comes to it last
@@ -91,8 +97,10 @@ def exposed_time(n: int, t_dot: float, t_hop: float, bidirectional: bool) -> flo
     Raises:
         ValueError: `n` is below 1.
     """
+    # check
     if n < 1:
         raise ValueError(f"n: expected at least one device, found {n}")
+    # follow the arrivals
     done = 0.0
     for block in range(n):
         hops = (block + 1) // 2 if bidirectional else block

@@ -131,6 +131,7 @@ class LazyTensor:
                 the function's name.
             ValueError: shapes, dtypes or devices do not fit.
         """
+        # record
         op = func.__name__
         if kwargs or ARGUMENTS.get(func) != len(args):
             raise TypeError(
@@ -154,6 +155,7 @@ class LazyTensor:
         Raises:
             ValueError: shapes, dtypes or devices do not fit.
         """
+        # record
         node, _ = _recorded("add", (self, other))
         if node.shape != self._shape:
             raise ValueError(f"add_: expected the shape {self._shape}, found {node.shape}")
@@ -167,6 +169,7 @@ class LazyTensor:
         Raises:
             RuntimeError: it has not been computed, inside of `no_sync`.
         """
+        # read
         device = self._storage.device
         if self._storage.node.value is None:
             if device._syncs_refused:
@@ -189,6 +192,7 @@ class LazyTensor:
 
 def _recorded(op: str, args: Sequence[object]) -> tuple[Node, "LazyDevice"]:
     """The node for `op` of tensors and maybe a number, and the device that they are on."""
+    # record
     tensors = [one for one in args if isinstance(one, LazyTensor)]
     numbers = [float(one) for one in args if isinstance(one, int | float)]
     if len(tensors) + len(numbers) < len(args):
@@ -232,6 +236,7 @@ class LazyDevice:
         Raises:
             ValueError: a root is of another device; the message begins with "roots".
         """
+        # roots
         if roots is None:
             storages = list(self._storages.values())
         else:
@@ -241,13 +246,16 @@ class LazyDevice:
         pending = dict.fromkeys(one.node for one in storages if one.node.value is None)
         if not pending:
             return
+        # trace
         program, parameters = _traced(pending)
+        # look up or compile
         key = repr(program)  # tells -0.0 from 0.0, which are equal
         if key in self._programs:
             self._metrics["cache_hits"] += 1
         else:
             self._programs[key] = compile_program(program)
             self._metrics["compiles"] += 1
+        # run and keep the values
         for node, value in zip(pending, self._programs[key](parameters), strict=True):
             node.value, node.operands = value, ()
         self._metrics["executions"] += 1
@@ -269,6 +277,7 @@ class LazyDevice:
 
 def _traced(roots: Iterable[Node]) -> tuple[Program, list[Tensor]]:
     """The program that computes `roots`, equal steps once, and the data it is run on."""
+    # trace
     order = _operands_first(roots)
     leaves = [node for node in order if node.value is not None]
     numbers = {node: at for at, node in enumerate(leaves)}
@@ -291,6 +300,7 @@ def _traced(roots: Iterable[Node]) -> tuple[Program, list[Tensor]]:
 
 def _operands_first(roots: Iterable[Node]) -> Iterable[Node]:
     """All nodes that `roots` need; without recursion, a graph may be deep."""
+    # trace
     done: dict[Node, None] = {}
     stack = [*roots]
     while stack:

@@ -46,15 +46,18 @@ def systolic_pass(a: Matrix, w: Matrix, array: Array) -> Matrix:
     Raises:
         ValueError: a shape that does not fit; the message begins with the argument's name.
     """
+    # check
     _check(a, w)
     if (array.rows, array.cols) != w.shape:
         raise ValueError(f"array: expected {w.shape} cells, found {array.rows} x {array.cols}")
+    # skew the feed
     (m, k), n = a.shape, w.shape[1]
     cycles = m + k + n - 2
     feed = np.zeros((cycles, k))
     for row in range(k):
         feed[row : row + m, row] = a[:, row]
     leaving = np.empty((cycles, n))
+    # step
     array.load(w)
     for cycle in range(cycles):
         activations = np.empty((k, n))
@@ -64,6 +67,7 @@ def systolic_pass(a: Matrix, w: Matrix, array: Array) -> Matrix:
         sums[1:] += array.sums[:-1]
         array.step(activations, sums)
         leaving[cycle] = sums[-1]
+    # undo the skew
     return np.stack([leaving[k - 1 + col :][:m, col] for col in range(n)], axis=1)
 
 
@@ -79,7 +83,9 @@ def mxu_matmul(a: Matrix, w: Matrix, array: Array) -> Matrix:
     Raises:
         ValueError: a shape that does not fit; the message begins with the argument's name.
     """
+    # check
     _check(a, w)
+    # tiles and their sum
     size = array.rows
     (m, k), n = a.shape, w.shape[1]
     padded_a = np.pad(a, [(0, 0), (0, -k % size)])
@@ -107,7 +113,9 @@ def mxu_cycles(m: int, k: int, n: int, size: int, double_buffer: bool) -> int:
     Raises:
         ValueError: a number below 1; the message begins with its name.
     """
+    # check
     _check_positive(m=m, k=k, n=n, size=size)
+    # cycles
     tiles = -(-k // size) * -(-n // size)
     alone = m + 2 * size - 2
     if double_buffer:

@@ -47,6 +47,7 @@ def make_kernels(warp: int) -> Kernels:
     Made once for each width. Blocks have a multiple of HALF threads, so that at 64 lanes the last
     wavefront of a block may be half empty.
     """
+    # masks from the width
     full = (1 << warp) - 1
     most_waves = MAX_BLOCK // warp
 
@@ -58,6 +59,7 @@ def make_kernels(warp: int) -> Kernels:
     @cuda.jit(device=True)
     def wave_sum(value, lanes):
         """Sum `value` over the lanes of a wavefront: lane 0 has it."""
+        # sum over a wavefront
         mask, apart = full >> (warp - lanes), lanes >> 1
         while apart > 0:
             value += cuda.shfl_down_sync(mask, value, apart)
@@ -71,6 +73,7 @@ def make_kernels(warp: int) -> Kernels:
         row, thread, step = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
         lanes = lanes_present()
 
+        # sum over a wavefront
         total = np.float32(0)
         for first in range(thread, x.shape[1], AHEAD * step):
             load(x[row], first, x.shape[1], held)
@@ -78,6 +81,7 @@ def make_kernels(warp: int) -> Kernels:
                 total += held[r]
         total = wave_sum(total, lanes)
 
+        # partial sums of the block
         if step > warp:
             if thread % warp == 0:
                 room[thread // warp] = total
@@ -92,10 +96,12 @@ def make_kernels(warp: int) -> Kernels:
     def compact(x, threshold, out, counter):
         at, lane = cuda.grid(1), cuda.threadIdx.x % warp
         mask = full >> (warp - lanes_present())
+        # vote
         # nothing leaves before the vote: behind the end lanes hold what is not kept
         value = x[at] if at < x.size else threshold
         # a ballot of 32 lanes is signed in Numba: the mask takes off what its sign filled in
         votes = cuda.ballot_sync(mask, value > threshold) & mask
+        # places by one atomic
         place = 0
         if lane == 0 and votes != 0:
             place = cuda.atomic.add(counter, 0, cuda.popc(votes))
@@ -132,6 +138,7 @@ def wavefront64_reduce(x: Array, warp: int, block: int = BLOCK, sums: Array | No
         ValueError: `x` is not 2-D or not float32, `warp` or `block` is none of those, or `sums`
             has another shape or dtype.
     """
+    # check and launch
     check(x, 2, warp, block)
     sums = empty(len(x), like=x) if sums is None else sums
     if sums.shape != (len(x),) or sums.dtype != np.float32:
@@ -158,6 +165,7 @@ def compact(x: Array, threshold: float, warp: int, block: int = BLOCK) -> Array:
         ValueError: `x` is not 1-D or not float32, `threshold` is NaN, or `warp` or `block` is none
             of those.
     """
+    # check and launch
     check(x, 1, warp, block)
     if math.isnan(threshold):
         raise ValueError("threshold: expected a number, found NaN")

@@ -74,7 +74,7 @@ def chips_needed(weight_bytes: int, kv_bytes: int, acc: Accelerator, usable: flo
     Raises:
         ValueError: `usable` is not above 0 and at most 1; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): (3 lines)
+    raise NotImplementedError  # TODO(kata): check, capacity (3 lines)
 
 
 def decode_step_s(
@@ -94,7 +94,8 @@ def decode_step_s(
     Raises:
         ValueError: `batch` or `chips` below 1; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): (about 10 lines with helpers)
+    # TODO(kata): check, memory against compute (about 10 lines with helpers)
+    raise NotImplementedError
 
 
 def batch_ridge(acc: Accelerator, itemsize: int) -> float:
@@ -115,7 +116,8 @@ def torus_all_gather_s(nbytes: int, axes: Sequence[Axis], link_bw: float, hop_s:
     Raises:
         ValueError: no axes, or one with n below 1; the message begins with `axes`.
     """
-    raise NotImplementedError  # TODO(kata): phase by phase, the slowest part (about 15 lines)
+    # TODO(kata): check, shards of the parts, slowest part of each phase (about 15 lines)
+    raise NotImplementedError
 
 
 def host_weight_stream_s(nbytes: int, acc: Accelerator) -> float:
@@ -141,4 +143,4 @@ def cheapest(
         ValueError: an empty `table`, or a `target_tok_s` that is not above 0; the message begins
             with the name.
     """
-    raise NotImplementedError  # TODO(kata): without trying every number of chips (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, fewest chips (about 10 lines)

@@ -113,14 +113,13 @@ def hipify(src: str) -> str:
     Raises:
         ValueError: A launch that is not well formed; the message begins with its line.
     """
-    # TODO(kata): tokens one after the other; launches by matching brackets (about 75 lines with
-    # helpers)
+    # TODO(kata): rewrite names, rewrite launches (about 75 lines with helpers)
     raise NotImplementedError
 
 
 def wave_lint(src: str) -> list[Finding]:
     """Find, in CUDA or HIP, what counts on warps of 32 lanes or on NVIDIA's instructions."""
-    # TODO(kata): numbers and names, by the tokens around them (about 35 lines with helpers)
+    # TODO(kata): findings by neighbouring tokens (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -191,9 +190,7 @@ def buffer_bytes(config: Config, itemsize: int, target: str) -> int:
     Raises:
         ValueError: `target` is not one of TARGETS.
     """
-    # TODO(kata): check the target; a tile of a and one of b, for each stage with a buffer (about 4
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): buffers and tiles (about 4 lines)
 
 
 def pick_config(m: int, n: int, itemsize: int, target: str) -> Config:
@@ -203,8 +200,7 @@ def pick_config(m: int, n: int, itemsize: int, target: str) -> Config:
     Raises:
         ValueError: `target` is not one of TARGETS, or `itemsize` neither 2 nor 4.
     """
-    # TODO(kata): what fits, then how many tiles there are (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): buffers and tiles (about 10 lines)
 
 
 @triton.jit
@@ -247,8 +243,7 @@ def hipify_matmul_port(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Floa
         ValueError: `a` or `b` is not 2-D, not of 2 or 4 bytes in floating point, or has gaps in
             its rows; `b` has another number of rows than `a` has columns, or another dtype.
     """
-    # TODO(kata): check, allocate, choose a configuration, launch (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check and launch (about 20 lines)
 
 
 # ---- what came of it ---------------------------------------------------------------------------
@@ -282,7 +277,7 @@ class Report(NamedTuple):
 
 def port_report(isa: str, lds_bytes: int, warps: int) -> Report:
     """
-    Read off the assembly of a kernel for gfx942 what it takes.
+    Report what a kernel for gfx942 takes, from its assembly.
 
     Args:
         isa: Assembly, with LLVM's metadata at its end.
@@ -292,5 +287,4 @@ def port_report(isa: str, lds_bytes: int, warps: int) -> Report:
     Raises:
         ValueError: `isa` lacks the metadata, or `lds_bytes` is more than a unit has.
     """
-    # TODO(kata): the metadata, the loads, what a SIMD can hold (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): read the assembly (about 20 lines)

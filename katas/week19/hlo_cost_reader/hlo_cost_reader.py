@@ -96,28 +96,25 @@ def parse(text: str) -> Module:
             operand or a called computation was not defined before, there is no entry; the message
             begins with the line, as in "line 12: ".
     """
-    # TODO(kata): statements, their parts, checks (about 105 lines with helpers)
+    # TODO(kata): statements, parts of an instruction (about 105 lines with helpers)
     raise NotImplementedError
 
 
 def bytes_accessed(m: Module) -> int:
     """Bytes that the instructions of the entry, and of what it calls, read and write."""
-    # TODO(kata): operands and result, with the exceptions (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): bytes moved (about 25 lines with helpers)
 
 
 def flops(m: Module) -> int:
     """FLOPs of the entry, those inside its fusions, calls and reductions included."""
-    # TODO(kata): elementwise, dot, reduce, what is called (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): FLOPs (about 20 lines with helpers)
 
 
 def fusion_report(m: Module) -> dict[str, list[str]]:
     """What each fusion of the entry fused: opcodes, in order, without parameters and constants."""
-    raise NotImplementedError  # TODO(kata): per fusion, its opcodes (about 10 lines with helpers)
+    raise NotImplementedError  # TODO(kata): what is fused (about 10 lines with helpers)
 
 
 def layout_copies(m: Module) -> list[tuple[str, int]]:
     """Copies that change the layout, also inside fusions and calls, with their array's bytes."""
-    # TODO(kata): walk into fusions and calls, compare layouts (about 8 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): layout copies (about 8 lines with helpers)

@@ -25,9 +25,9 @@ def gather_matmul(
     The rows of all devices' `a_shard` times this device's columns; blocks travel round the ring.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns.
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns.
     """
-    # TODO(kata): multiply what is here while the next block travels (about 20 lines with helpers)
+    # TODO(kata): check, multiply while the next block travels (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -38,9 +38,9 @@ def gather_matmul_bidirectional(
     As `gather_matmul`, with blocks that travel both ways round the ring, in half the hops.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns.
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns.
     """
-    raise NotImplementedError  # TODO(kata): the same, both ways (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, both ways (about 10 lines)
 
 
 def matmul_scatter(
@@ -50,10 +50,10 @@ def matmul_scatter(
     This device's rows of the sum, over all devices, of `a_shard @ b_shard`; sums travel the ring.
 
     Raises:
-        ValueError: `b_shard` has not as many rows as `a_shard` has columns, or the rows of
+        ValueError: `b_shard` does not have as many rows as `a_shard` has columns, or the rows of
             `a_shard` cannot be divided among the devices.
     """
-    raise NotImplementedError  # TODO(kata): add a part to what arrives (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, add to the sum that passes (about 10 lines)
 
 
 def exposed_time(n: int, t_dot: float, t_hop: float, bidirectional: bool) -> float:
@@ -63,4 +63,4 @@ def exposed_time(n: int, t_dot: float, t_hop: float, bidirectional: bool) -> flo
     Raises:
         ValueError: `n` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): follow the arrivals (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, follow the arrivals (about 7 lines)

@@ -117,8 +117,7 @@ class LazyTensor:
                 the function's name.
             ValueError: shapes, dtypes or devices do not fit.
         """
-        # TODO(kata): check the call, record a node (about 30 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): record (about 30 lines with helpers)
 
     def add_(self, other: "LazyTensor | float") -> "LazyTensor":
         """
@@ -127,7 +126,7 @@ class LazyTensor:
         Raises:
             ValueError: shapes, dtypes or devices do not fit.
         """
-        raise NotImplementedError  # TODO(kata): (about 5 lines)
+        raise NotImplementedError  # TODO(kata): record (about 5 lines)
 
     def cpu(self) -> Tensor:
         """
@@ -136,7 +135,7 @@ class LazyTensor:
         Raises:
             RuntimeError: it has not been computed, inside of `no_sync`.
         """
-        raise NotImplementedError  # TODO(kata): (about 6 lines)
+        raise NotImplementedError  # TODO(kata): read (about 6 lines)
 
     def item(self) -> float:
         """The one element, computed now if need be; RuntimeError as from `cpu`."""
@@ -173,8 +172,8 @@ class LazyDevice:
         Raises:
             ValueError: a root is of another device; the message begins with "roots".
         """
-        # TODO(kata): find the roots, trace, look up or compile, run, keep the values (about 50
-        # lines with helpers)
+        # TODO(kata): roots, trace, look up or compile, run and keep the values (about 50 lines with
+        # helpers)
         raise NotImplementedError
 
     def metrics(self) -> dict[str, int]:

@@ -46,7 +46,7 @@ def systolic_pass(a: Matrix, w: Matrix, array: Array) -> Matrix:
     Raises:
         ValueError: a shape that does not fit; the message begins with the argument's name.
     """
-    # TODO(kata): skew the feed, step, undo the skew (about 25 lines with helpers)
+    # TODO(kata): check, skew the feed, step, undo the skew (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -62,8 +62,7 @@ def mxu_matmul(a: Matrix, w: Matrix, array: Array) -> Matrix:
     Raises:
         ValueError: a shape that does not fit; the message begins with the argument's name.
     """
-    # TODO(kata): tiles padded with zeros, partial results added up (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, tiles and their sum (about 10 lines)
 
 
 def mxu_cycles(m: int, k: int, n: int, size: int, double_buffer: bool) -> int:
@@ -80,7 +79,7 @@ def mxu_cycles(m: int, k: int, n: int, size: int, double_buffer: bool) -> int:
     Raises:
         ValueError: a number below 1; the message begins with its name.
     """
-    raise NotImplementedError  # TODO(kata): (about 10 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, cycles (about 10 lines with helpers)
 
 
 def utilisation(m: int, k: int, n: int, size: int) -> float:

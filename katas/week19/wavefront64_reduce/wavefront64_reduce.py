@@ -46,7 +46,8 @@ def make_kernels(warp: int) -> Kernels:
     Made once for each width. Blocks have a multiple of HALF threads, so that at 64 lanes the last
     wavefront of a block may be half empty.
     """
-    # TODO(kata): two kernels, and what they share, from `warp` (about 45 lines)
+    # TODO(kata): masks from the width, sum over a wavefront, partial sums of the block, vote,
+    # places by one atomic (about 45 lines)
     raise NotImplementedError
 
 
@@ -76,8 +77,7 @@ def wavefront64_reduce(x: Array, warp: int, block: int = BLOCK, sums: Array | No
         ValueError: `x` is not 2-D or not float32, `warp` or `block` is none of those, or `sums`
             has another shape or dtype.
     """
-    # TODO(kata): check, allocate, launch a block for each row (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check and launch (about 8 lines)
 
 
 def compact(x: Array, threshold: float, warp: int, block: int = BLOCK) -> Array:
@@ -96,5 +96,4 @@ def compact(x: Array, threshold: float, warp: int, block: int = BLOCK) -> Array:
         ValueError: `x` is not 1-D or not float32, `threshold` is NaN, or `warp` or `block` is none
             of those.
     """
-    # TODO(kata): check, count from 0, launch a thread for each element (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check and launch (about 10 lines)
