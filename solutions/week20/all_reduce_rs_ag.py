@@ -66,12 +66,15 @@ def rs_ag_all_reduce(x: Num[Tensor, "*shape"], comm: Collectives, chunks: int = 
     Raises:
         ValueError: chunks is below 1. Nothing has been sent then.
     """
+    # check
     if chunks < 1:
         raise ValueError(f"chunks: expected at least 1, found {chunks}.")
+    # split
     whole = x.contiguous()
     flat = whole.view(-1)
     size = -(-flat.numel() // (comm.world * chunks))
     parts = flat.split(comm.world * size)
+    # overlap scatter and gather
     started = _scatter(parts[0], size, comm)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         padded, shard, scattering = started
@@ -105,6 +108,7 @@ def bus_bandwidth(op: str, nbytes: int, seconds: float, n: int) -> float:
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
+    # check
     carried = {  # n times the factor
         "all_reduce": 2 * (n - 1),
         "all_gather": n - 1,
@@ -120,6 +124,7 @@ def bus_bandwidth(op: str, nbytes: int, seconds: float, n: int) -> float:
         raise ValueError(f"seconds: expected more than 0, found {seconds}.")
     if n < 1:
         raise ValueError(f"n: expected at least 1, found {n}.")
+    # factor of the collective
     return nbytes / seconds * carried[op] / n
 
 
@@ -135,10 +140,12 @@ def sweep(
     Raises:
         ValueError: sizes: one is not a positive multiple of 4. Nothing has been timed then.
     """
+    # check
     sizes = [*sizes]
     for nbytes in sizes:
         if nbytes < 4 or nbytes % 4:
             raise ValueError(f"sizes: expected positive multiples of 4, found {nbytes}.")
+    # time on the slowest rank
     rows = []
     for nbytes in sizes:
         x = torch.zeros(nbytes // 4, device=rank_device())
@@ -161,8 +168,10 @@ def half_bandwidth_size(rows: Sequence[Row]) -> float:
     Raises:
         ValueError: rows: fewer than two different sizes.
     """
+    # check
     if len({row.nbytes for row in rows}) < 2:
         raise ValueError(f"rows: expected two different sizes or more, found {len(rows)} rows.")
+    # fit relative errors
     sizes = torch.tensor([row.nbytes for row in rows])
     seconds = torch.tensor([row.seconds for row in rows], dtype=torch.float64)
     columns = torch.stack([1 / seconds, sizes / seconds], dim=1)

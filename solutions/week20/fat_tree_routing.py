@@ -58,6 +58,7 @@ def fat_tree(k: int, oversubscription: int = 1) -> FatTree:
 
     Source: Al-Fares et al. 2008.
     """
+    # check
     if k < 2 or k % 2:
         raise ValueError(f"k: expected an even number of ports, found {k}")
     half = k // 2
@@ -65,6 +66,7 @@ def fat_tree(k: int, oversubscription: int = 1) -> FatTree:
         raise ValueError(
             f"oversubscription: expected a divisor of {half}, found {oversubscription}"
         )
+    # cables
     up = half // oversubscription
     cables: list[Link] = []
     for pod in range(k):
@@ -86,9 +88,11 @@ def route(topo: FatTree, src: int, dst: int) -> list[Link]:
 
     Source: Zahavi, D-Mod-K routing.
     """
+    # check
     _check_hosts(topo, src, dst)
     if src == dst:
         return []
+    # way up by destination
     half = topo.k // 2
     up = half // topo.oversubscription
     src_pod, src_edge = divmod(src // half, half)
@@ -96,6 +100,7 @@ def route(topo: FatTree, src: int, dst: int) -> list[Link]:
     # neighbours in the numbering part at the edge, neighbouring edges at the aggregation level
     agg = dst % half
     core = agg * up + dst_edge % up
+    # nodes of the path
     nodes = [("host", src), ("edge", src_pod, src_edge)]
     if src_pod != dst_pod:
         nodes += [("agg", src_pod, agg), ("core", core), ("agg", dst_pod, agg)]
@@ -123,9 +128,11 @@ def dragonfly(p: int, a: int, h: int) -> Dragonfly:
 
     Source: Kim et al. 2008.
     """
+    # check
     for name, value in {"p": p, "a": a, "h": h}.items():
         if value < 1:
             raise ValueError(f"{name}: expected 1 or more, found {value}")
+    # cables
     groups = a * h + 1
     cables: list[Link] = []
     for group in range(groups):
@@ -159,9 +166,11 @@ def route_valiant(topo: Dragonfly, src: int, dst: int, key: int) -> list[Link]:
 
     Source: Kim et al. 2008, section 4.
     """
+    # check
     _check_hosts(topo, src, dst)
     if src == dst:
         return []
+    # detour by a third group
     start, end = (("router", *divmod(host // topo.p, topo.a)) for host in (src, dst))
     nodes = [("host", src), start]
     if start[1] != end[1]:

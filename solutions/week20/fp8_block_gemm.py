@@ -76,12 +76,14 @@ def quant_weight(
 
 
 def _quantize(name: str, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    # check
     height, k = x.shape
     if k == 0 or k % BLOCK:
         raise ValueError(f"{name}: expected columns in multiples of {BLOCK}, found {k}")
     x = x.float().contiguous()
     if not x.isfinite().all():
         raise ValueError(f"{name}: expected finite numbers, found {x[~x.isfinite()][0].item()}")
+    # scale of each block
     tiles = F.pad(x, (0, 0, 0, -height % rows)).unflatten(1, (-1, BLOCK)).unflatten(0, (-1, rows))
     scale = (tiles.abs().amax(dim=(1, 3)) / LARGEST).clamp_min(TINY)
     wide = scale.repeat_interleave(rows, dim=0)[:height].repeat_interleave(BLOCK, dim=1)
@@ -128,6 +130,7 @@ def _fp8_block_gemm_kernel(
     a_desc, w_desc, a_scale_ptr, w_scale_ptr, c_ptr, M, N, K, IN_ORDER: tl.constexpr,
     BLOCK: tl.constexpr, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    # tile and its scales
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, 2 * BLOCK_N)
     m, n = _grouped_pid(tl.program_id(0), num_m, num_n, GROUP_M)
     row, left, right = m * BLOCK_M, 2 * n * BLOCK_N, (2 * n + 1) * BLOCK_N
@@ -138,6 +141,7 @@ def _fp8_block_gemm_kernel(
     # the right half may lie past the last block of weights
     right_scales = w_scale_ptr + min(right, N - 1) // BLOCK * blocks
 
+    # promote each product
     left_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for block in range(blocks):
@@ -150,6 +154,7 @@ def _fp8_block_gemm_kernel(
         right_part = tl.dot(a, w_desc.load([right, block * BLOCK]).T)
         right_acc = _promote(right_acc, right_part, right_scale[:, None], IN_ORDER)
 
+    # store
     _store(c_ptr, left_acc, row, left, M, N, BLOCK_M, BLOCK_N)
     _store(c_ptr, right_acc, row, right, M, N, BLOCK_M, BLOCK_N)
 
@@ -181,6 +186,7 @@ def fp8_block_gemm(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
+    # check
     _check(aq, a_scale, wq, w_scale, out_dtype)
     c = torch.empty(aq.shape[0], wq.shape[0], dtype=out_dtype, device=aq.device)
     if c.numel():
@@ -191,6 +197,7 @@ def fp8_block_gemm(
 def _check(
     aq: Tensor, a_scale: Tensor, wq: Tensor, w_scale: Tensor, out_dtype: torch.dtype
 ) -> None:
+    # check
     if aq.ndim != 2 or aq.shape[1] == 0 or aq.shape[1] % BLOCK:
         raise ValueError(f"aq: expected [m, k], k a multiple of {BLOCK}, found {tuple(aq.shape)}")
     if wq.ndim != 2:

@@ -30,6 +30,7 @@ def hierarchical_all_reduce(
         ValueError: intra: the groups do not span the job; inter: they share more than this rank.
             Nothing has been sent then.
     """
+    # check
     if intra.world * inter.world != dist.get_world_size():
         raise ValueError(
             f"intra: expected {dist.get_world_size()} ranks in all, found {intra.world} in a node "
@@ -39,6 +40,7 @@ def hierarchical_all_reduce(
     shared = {*members[0]} & {*members[1]}
     if shared != {dist.get_rank()}:
         raise ValueError(f"inter: expected no rank of intra but this one, found {sorted(shared)}.")
+    # scatter inside
     whole = x.contiguous()
     flat = whole.view(-1)
     size = -(-flat.numel() // intra.world)
@@ -46,7 +48,9 @@ def hierarchical_all_reduce(
     padded = pad(flat, (0, missing)) if missing else flat
     shard = flat.new_empty(size)
     intra.reduce_scatter(shard, padded).wait()
+    # reduce shards between nodes
     inter.all_reduce(shard).wait()
+    # gather inside
     intra.all_gather(padded, shard).wait()
     if padded is not flat:
         flat.copy_(padded[: len(flat)])
@@ -75,9 +79,11 @@ def nvswitch_all_to_all_s(nbytes: float, n: int, gpu_bw: float) -> float:
     Raises:
         ValueError: nbytes below 0, n below 1, gpu_bw not above 0.
     """
+    # check
     _at_least(0, nbytes=nbytes)
     _at_least(1, n=n)
     _positive(gpu_bw=gpu_bw)
+    # busiest link
     return nbytes * (n - 1) / n / gpu_bw
 
 
@@ -88,8 +94,10 @@ def cube_mesh_all_to_all_s(nbytes: float, gpu_bw: float) -> float:
     Raises:
         ValueError: nbytes below 0, gpu_bw not above 0.
     """
+    # check
     _at_least(0, nbytes=nbytes)
     _positive(gpu_bw=gpu_bw)
+    # busiest link
     # between the squares a link carries its own pair's message, and three that have no link
     return 4 * (nbytes / 8) / (gpu_bw / 4)
 
@@ -112,11 +120,13 @@ def predict(
     Raises:
         ValueError: nbytes or an alpha below 0, nodes or g below 1, a bandwidth not above 0.
     """
+    # check
     _at_least(0, nbytes=nbytes)
     _at_least(1, nodes=nodes, g=g)
     _positive(intra_bw=intra_bw, nic_bw=nic_bw)
     _at_least(0, intra_alpha=intra_alpha, nic_alpha=nic_alpha)
 
+    # steps of the rings
     def inside(size: float) -> float:
         return intra_alpha + size / intra_bw if g > 1 else 0.0
 

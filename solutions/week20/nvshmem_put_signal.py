@@ -59,6 +59,7 @@ class Pe(Protocol):
 
 def ring_all_gather(pe: Pe) -> Iterator[object]:
     """Gather the "x" of all PEs in "out", block by block around the ring."""
+    # pass on the newest block
     count = pe.size("x")
     pe.store("out", pe.rank * count, pe.load("x", 0, count))
     for step in range(1, pe.n):
@@ -72,6 +73,7 @@ def ring_all_gather(pe: Pe) -> Iterator[object]:
 
 def halo_exchange(pe: Pe, steps: int) -> Iterator[object]:
     """Take `steps` steps of the stencil on "u", with the neighbours' edges as halos."""
+    # send both edges
     cells, width = pe.size("u"), pe.size("from_left") // 2
     has_left, has_right = pe.rank > 0, pe.rank < pe.n - 1
     left = right = zeros(width)
@@ -84,12 +86,14 @@ def halo_exchange(pe: Pe, steps: int) -> Iterator[object]:
             pe.put_signal_nbi(
                 "from_left", slot, "u", cells - width, cells, pe.rank + 1, "left", step + 1
             )
+        # wait for both halos
         if has_left:
             yield pe.wait_until("left", "ge", step + 1)
             left = pe.load("from_left", slot, slot + width)
         if has_right:
             yield pe.wait_until("right", "ge", step + 1)
             right = pe.load("from_right", slot, slot + width)
+        # step and store safely
         new = pe.stencil(concatenate([left, pe.load("u", 0, cells), right]))
         yield pe.quiet()
         pe.store("u", 0, new)
@@ -97,6 +101,7 @@ def halo_exchange(pe: Pe, steps: int) -> Iterator[object]:
 
 def tiled_matmul_all_gather(pe: Pe, tiles: int) -> Iterator[object]:
     """Multiply the tiles of all PEs while they are gathered."""
+    # send the own tiles
     size = pe.size("tiles") // (pe.n * tiles)
     own = pe.rank * tiles
     for distance in range(1, pe.n):
@@ -104,6 +109,7 @@ def tiled_matmul_all_gather(pe: Pe, tiles: int) -> Iterator[object]:
         for slot in range(own, own + tiles):
             at = slot * size
             pe.put_signal_nbi("tiles", at, "tiles", at, at + size, to, f"tile {slot}", 1)
+    # multiply as they arrive
     for distance in range(pe.n):
         first = (pe.rank - distance) % pe.n * tiles
         for slot in range(first, first + tiles):

@@ -119,6 +119,7 @@ class End(Protocol):
 
 def stream_send(end: End, blocks: int, size: int) -> Iterator[object]:
     """Send blocks 0 to `blocks` - 1, of `size` elements each, through "staging"."""
+    # set up
     slots = min(end.size("staging") // size, end.depth)
     batch = max(1, slots // 2)
     qp = end.create_qp()
@@ -130,6 +131,7 @@ def stream_send(end: End, blocks: int, size: int) -> Iterator[object]:
     qp.modify("RTR", peer)
     qp.modify("RTS")
     source = end.register("staging", 0, slots * size)
+    # slots and credit
     free, window = slots, credit
     for block in range(blocks):
         if not free:
@@ -155,6 +157,7 @@ def stream_send(end: End, blocks: int, size: int) -> Iterator[object]:
         qp.post_send(write)
         free -= 1
         credit -= 1
+    # wait until it is over
     done = blocks == 0
     while not done:
         done = (yield qp.next_sent()).wr_id == blocks - 1
@@ -163,6 +166,7 @@ def stream_send(end: End, blocks: int, size: int) -> Iterator[object]:
 
 def stream_recv(end: End, blocks: int, size: int) -> Iterator[object]:
     """Receive the blocks of `stream_send` in "ring", and deliver them in order."""
+    # set up
     slots = min(end.size("ring") // size, end.depth)
     batch = max(1, slots // 2)
     qp = end.create_qp()
@@ -173,6 +177,7 @@ def stream_recv(end: End, blocks: int, size: int) -> Iterator[object]:
     qp.modify("RTR", (yield end.hear()))
     end.tell((qp.number, ring.rkey, slots))
     qp.modify("RTS")
+    # slots and credit
     for block in range(blocks):
         yield qp.next_received()
         lo = block % slots * size
@@ -188,24 +193,28 @@ def stream_recv(end: End, blocks: int, size: int) -> Iterator[object]:
 
 def rendezvous_send(end: End) -> Iterator[object]:
     """Offer all of "data", and return when the other side has read it."""
+    # set up
     qp = end.create_qp()
     qp.modify("INIT")
     qp.post_recv()
     end.tell(qp.number)
     qp.modify("RTR", (yield end.hear()))
     qp.modify("RTS")
+    # offer the data
     data = end.register("data", 0, end.size("data"), {"REMOTE_READ"})
     header = end.register("header", 0, 2)
     end.store("header", 0, [data.rkey, end.size("data")])
     qp.post_send(Wr(op="SEND", lkey=header.lkey, hi=2, signaled=True))
     yield qp.next_sent()
     end.deregister(header)
+    # wait until it is over
     yield qp.next_received()
     end.deregister(data)
 
 
 def rendezvous_recv(end: End) -> Iterator[object]:
     """Read what `rendezvous_send` offers into the beginning of "inbox"."""
+    # set up
     qp = end.create_qp()
     qp.modify("INIT")
     header = end.register("header", 0, 2, {"LOCAL_WRITE"})
@@ -216,6 +225,7 @@ def rendezvous_recv(end: End) -> Iterator[object]:
     yield qp.next_received()
     rkey, size = end.load("header", 0, 2)
     end.deregister(header)
+    # read in parts
     inbox = end.register("inbox", 0, size, {"LOCAL_WRITE"})
     places = end.depth
     for lo in range(0, size, end.max_read):
@@ -227,6 +237,7 @@ def rendezvous_recv(end: End) -> Iterator[object]:
         places -= 1
     if not places:
         yield qp.next_sent()
+    # wait until it is over
     # without the fence the news may arrive before the last elements have left
     qp.post_send(Wr(op="SEND", signaled=True, fence=True))
     while (yield qp.next_sent()).op == "READ":
@@ -246,6 +257,7 @@ def bounce_time(nbytes: int, chunk: int, pcie: float, nic: float, dram: float) -
         ValueError: `nbytes` is negative, `chunk` below 1, or a rate is not positive. The message
             begins with the argument's name.
     """
+    # times
     _check_rates(nbytes=nbytes, chunk=chunk, pcie=pcie, nic=nic, dram=dram)
     rates = [min(rate, dram / 2) for rate in (pcie, nic, pcie)]
     ends = [0.0] * 3

@@ -35,6 +35,7 @@ def tree_all_reduce(x: Num[Tensor, "*shape"], rank: int, world: int, p2p: P2P) -
     What rank r collects is (((x of r) + (sum of r + 1)) + (sum of r + 2)) + (sum of r + 4) …, in
     the dtype of `x`.
     """
+    # collect from the children
     total = x.contiguous()
     arriving = torch.empty_like(total)
     below = rank & -rank if rank else world  # the parent is that far away, and children less
@@ -42,9 +43,11 @@ def tree_all_reduce(x: Num[Tensor, "*shape"], rank: int, world: int, p2p: P2P) -
     for child in children:
         p2p.irecv(arriving, child).wait()
         total += arriving
+    # through the parent
     if rank:
         p2p.isend(total, rank - below).wait()
         p2p.irecv(total, rank - below).wait()
+    # hand down
     for child in reversed(children):
         p2p.isend(total, child).wait()
     if total is not x:
@@ -76,9 +79,11 @@ def tree_time(nbytes: float, n: int, alpha: float, bw: float, chunks: int = 1) -
     Raises:
         ValueError: as for `ring_time`; chunks below 1.
     """
+    # check
     _check(nbytes, n, alpha, bw)
     if chunks < 1:
         raise ValueError(f"chunks: expected at least 1, found {chunks}.")
+    # times of ring and tree
     if n == 1:
         return 0.0
     return (2 * _rounds(n) + chunks - 1) * (alpha + nbytes / chunks / bw)
@@ -91,13 +96,16 @@ def crossover(n: int, alpha: float, bw: float) -> float:
     Raises:
         ValueError: as for `ring_time`.
     """
+    # check
     _check(0, n, alpha, bw)
+    # times of ring and tree
     if n == 1:
         return 0.0
     return alpha * bw * (n - 1 - _rounds(n)) / (_rounds(n) - (n - 1) / n)
 
 
 def _check(nbytes: float, n: int, alpha: float, bw: float) -> None:
+    # check
     if not nbytes >= 0:
         raise ValueError(f"nbytes: expected at least 0, found {nbytes}.")
     if n < 1:
@@ -115,12 +123,14 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     Raises:
         ValueError: sizes: fewer than two different ones; seconds: not as many, or not above 0.
     """
+    # check
     if len(set(sizes)) < 2:
         raise ValueError(f"sizes: expected two different ones or more, found {[*sizes]}.")
     if len(seconds) != len(sizes):
         raise ValueError(f"seconds: expected {len(sizes)}, found {len(seconds)}.")
     if not all(one > 0 for one in seconds):
         raise ValueError(f"seconds: expected all above 0, found {[*seconds]}.")
+    # fit
     times = torch.tensor(seconds, dtype=torch.float64)
     columns = torch.stack([1 / times, torch.tensor(sizes, dtype=torch.float64) / times], dim=1)
     alpha, slope = torch.linalg.lstsq(columns, torch.ones_like(times)[:, None]).solution

@@ -54,6 +54,7 @@ def quant_w4(
 
     Source: LiquidGEMM (arXiv 2509.01229), section 4.
     """
+    # check
     if group < 8 or group % 8:
         raise ValueError(f"group: expected a multiple of 8, found {group}")
     n, k = w.shape
@@ -61,11 +62,13 @@ def quant_w4(
         raise ValueError(f"w: expected columns in multiples of {group}, found {k}")
     if not w.isfinite().all():
         raise ValueError(f"w: expected finite numbers, found {w[~w.isfinite()][0].item()}")
+    # two levels of scales
     channel_scale = (w.abs().amax(dim=1) / LARGEST).clamp_min(TINY)
     w8 = torch.round(w / channel_scale[:, None]).to(torch.int32).unflatten(1, (-1, group))
     low, high = w8.aminmax(dim=2)
     s = ((high - low + 14) // 15).clamp_min(1)
     codes = torch.round((w8 - low[..., None]) / s[..., None]).to(torch.int32)
+    # eight codes a word
     shifts = torch.tensor(SHIFTS, dtype=torch.int32, device=w.device)
     # nothing overlaps, so that the sum is an or; the topmost code may reach the sign
     packed = (codes.view(n, k // 8, 8) << shifts).sum(dim=2, dtype=torch.int32)
@@ -91,6 +94,7 @@ def _w4a8_gemm_kernel(
     GROUP_WORDS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
+    # load words
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     words = tl.arange(0, BLOCK_WORDS)
@@ -110,6 +114,7 @@ def _w4a8_gemm_kernel(
         group = groups + (start + words) // GROUP_WORDS
         s = tl.load(s_ptr + group, mask=mask, other=0).to(tl.uint32)
         a = tl.load(a_ptr + group, mask=mask, other=0).to(tl.uint32)
+        # int8 four at a time
         first = dequant4(word & 0x0F0F0F0F, s, a)
         second = dequant4((word >> 4) & 0x0F0F0F0F, s, a)
         four = tl.join(first, second).reshape(BLOCK_N, 2 * BLOCK_WORDS)
@@ -119,6 +124,7 @@ def _w4a8_gemm_kernel(
         w = tl.join(low, high).reshape(BLOCK_N, 8 * BLOCK_WORDS)
         acc = tl.dot(x, w.T, acc, out_dtype=tl.int32)
 
+    # scale and store
     x_scale = tl.load(x_scale_ptr + rows, mask=rows < M, other=0.0)
     channel_scale = tl.load(channel_scale_ptr + cols, mask=cols < N, other=0.0)
     y = acc.to(tl.float32) * x_scale[:, None] * channel_scale[None, :]
@@ -151,6 +157,7 @@ def w4a8_gemm(
         ValueError: shapes, dtypes or devices do not fit, or a tensor is not contiguous; the
             message begins with the argument's name.
     """
+    # check
     _check(xq, x_scale, packed, s, a, channel_scale)
     y = torch.empty(xq.shape[0], packed.shape[0], dtype=torch.float16, device=xq.device)
     if y.numel():
@@ -161,6 +168,7 @@ def w4a8_gemm(
 def _check(
     xq: Tensor, x_scale: Tensor, packed: Tensor, s: Tensor, a: Tensor, channel_scale: Tensor
 ) -> None:
+    # check
     if xq.ndim != 2 or xq.shape[1] == 0 or xq.shape[1] % 8:
         raise ValueError(f"xq: expected [m, k], k a multiple of 8, found {tuple(xq.shape)}")
     if packed.ndim != 2:

@@ -65,8 +65,7 @@ def rs_ag_all_reduce(x: Num[Tensor, "*shape"], comm: Collectives, chunks: int = 
     Raises:
         ValueError: chunks is below 1. Nothing has been sent then.
     """
-    # TODO(kata): check, split; scatter, gather, the next scatter before the gather is waited for
-    # (about 25 lines with helpers)
+    # TODO(kata): check, split, overlap scatter and gather (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -81,8 +80,7 @@ def bus_bandwidth(op: str, nbytes: int, seconds: float, n: int) -> float:
 
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
-    # TODO(kata): check; bytes over seconds, times the factor of the collective (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, factor of the collective (about 15 lines)
 
 
 def sweep(
@@ -97,8 +95,7 @@ def sweep(
     Raises:
         ValueError: sizes: one is not a positive multiple of 4. Nothing has been timed then.
     """
-    # TODO(kata): time each size on every rank; the slowest counts (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, time on the slowest rank (about 15 lines)
 
 
 def half_bandwidth_size(rows: Sequence[Row]) -> float:
@@ -111,4 +108,4 @@ def half_bandwidth_size(rows: Sequence[Row]) -> float:
     Raises:
         ValueError: rows: fewer than two different sizes.
     """
-    raise NotImplementedError  # TODO(kata): fit, divide (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, fit relative errors (about 7 lines)

@@ -40,7 +40,7 @@ def port_gbps(generation: str) -> int:
 
     Source: InfiniBand Trade Association, roadmap.
     """
-    raise NotImplementedError  # TODO(kata): look it up (about 4 lines)
+    raise NotImplementedError  # TODO(kata): (about 4 lines)
 
 
 def fat_tree(k: int, oversubscription: int = 1) -> FatTree:
@@ -53,9 +53,7 @@ def fat_tree(k: int, oversubscription: int = 1) -> FatTree:
 
     Source: Al-Fares et al. 2008.
     """
-    # TODO(kata): check; the cables of hosts, edges and aggregation switches, both ways (about 20
-    # lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, cables (about 20 lines with helpers)
 
 
 def route(topo: FatTree, src: int, dst: int) -> list[Link]:
@@ -67,8 +65,7 @@ def route(topo: FatTree, src: int, dst: int) -> list[Link]:
 
     Source: Zahavi, D-Mod-K routing.
     """
-    # TODO(kata): check; the nodes on the way up, chosen by the destination, and down (about 20
-    # lines with helpers)
+    # TODO(kata): check, way up by destination, nodes of the path (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -79,7 +76,7 @@ def bisection_gbps(topo: FatTree, generation: str) -> int:
     Raises:
         ValueError: what `port_gbps` refuses.
     """
-    raise NotImplementedError  # TODO(kata): what limits the flow between the halves (1 line)
+    raise NotImplementedError  # TODO(kata): flow between the halves (1 line)
 
 
 def dragonfly(p: int, a: int, h: int) -> Dragonfly:
@@ -91,9 +88,7 @@ def dragonfly(p: int, a: int, h: int) -> Dragonfly:
 
     Source: Kim et al. 2008.
     """
-    # TODO(kata): check; the cables of hosts, inside groups and between them, both ways (about 15
-    # lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, cables (about 15 lines with helpers)
 
 
 def route_minimal(topo: Dragonfly, src: int, dst: int) -> list[Link]:
@@ -103,7 +98,7 @@ def route_minimal(topo: Dragonfly, src: int, dst: int) -> list[Link]:
     Raises:
         ValueError: `src` or `dst` is no host; the message begins with the name.
     """
-    raise NotImplementedError  # TODO(kata): the way of one detour fewer (1 line)
+    raise NotImplementedError  # TODO(kata): detour by a third group (1 line)
 
 
 def route_valiant(topo: Dragonfly, src: int, dst: int, key: int) -> list[Link]:
@@ -115,10 +110,9 @@ def route_valiant(topo: Dragonfly, src: int, dst: int, key: int) -> list[Link]:
 
     Source: Kim et al. 2008, section 4.
     """
-    # TODO(kata): check; the routers where each group is left and entered (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, detour by a third group (about 10 lines)
 
 
 def link_loads(paths: Iterable[Sequence[Link]]) -> dict[Link, int]:
     """How many of the paths use each link; links that nobody uses are left out."""
-    raise NotImplementedError  # TODO(kata): count (1 line)
+    raise NotImplementedError  # TODO(kata): (1 line)

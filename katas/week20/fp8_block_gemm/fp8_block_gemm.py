@@ -57,7 +57,7 @@ def quant_act(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
-    # TODO(kata): a scale for each 128 numbers of a row (about 10 lines with helpers)
+    # TODO(kata): check, scale of each block (about 10 lines with helpers)
     raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ def quant_weight(
     Raises:
         ValueError: as `quant_act`; the message begins with `w: `.
     """
-    raise NotImplementedError  # TODO(kata): a scale for each 128 x 128 numbers (1 line)
+    raise NotImplementedError  # TODO(kata): (1 line)
 
 
 @triton.jit
@@ -115,8 +115,7 @@ def _fp8_block_gemm_kernel(
     a_desc, w_desc, a_scale_ptr, w_scale_ptr, c_ptr, M, N, K, IN_ORDER: tl.constexpr,
     BLOCK: tl.constexpr, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): two halves of a tile of c: the loop over blocks of k, scales, stores (about 20
-    # lines)
+    # TODO(kata): tile and its scales, promote each product, store (about 20 lines)
     pass
 
 
@@ -147,13 +146,13 @@ def fp8_block_gemm(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check (about 5 lines)
 
 
 def _check(
     aq: Tensor, a_scale: Tensor, wq: Tensor, w_scale: Tensor, out_dtype: torch.dtype
 ) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check (about 25 lines)
 
 
 def _launch(

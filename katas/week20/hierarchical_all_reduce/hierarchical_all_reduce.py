@@ -29,7 +29,8 @@ def hierarchical_all_reduce(
         ValueError: intra: the groups do not span the job; inter: they share more than this rank.
             Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): check; three phases on two groups (about 20 lines)
+    # TODO(kata): check, scatter inside, reduce shards between nodes, gather inside (about 20 lines)
+    raise NotImplementedError
 
 
 def nvlink_bandwidth(gen: int) -> float:
@@ -39,7 +40,7 @@ def nvlink_bandwidth(gen: int) -> float:
     Raises:
         ValueError: gen is none of 1 (P100) to 5 (B200).
     """
-    raise NotImplementedError  # TODO(kata): look it up (about 5 lines)
+    raise NotImplementedError  # TODO(kata): (about 5 lines)
 
 
 def nvswitch_all_to_all_s(nbytes: float, n: int, gpu_bw: float) -> float:
@@ -49,8 +50,7 @@ def nvswitch_all_to_all_s(nbytes: float, n: int, gpu_bw: float) -> float:
     Raises:
         ValueError: nbytes below 0, n below 1, gpu_bw not above 0.
     """
-    # TODO(kata): check; what a GPU sends over what it can (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, busiest link (about 10 lines with helpers)
 
 
 def cube_mesh_all_to_all_s(nbytes: float, gpu_bw: float) -> float:
@@ -60,8 +60,7 @@ def cube_mesh_all_to_all_s(nbytes: float, gpu_bw: float) -> float:
     Raises:
         ValueError: nbytes below 0, gpu_bw not above 0.
     """
-    # TODO(kata): check; what the busiest link carries over what it can (3 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, busiest link (3 lines)
 
 
 def predict(
@@ -82,5 +81,4 @@ def predict(
     Raises:
         ValueError: nbytes or an alpha below 0, nodes or g below 1, a bandwidth not above 0.
     """
-    # TODO(kata): check; steps of the ring, steps of the three phases (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, steps of the rings (about 15 lines)

@@ -59,19 +59,16 @@ class Pe(Protocol):
 
 def ring_all_gather(pe: Pe) -> Iterator[object]:
     """Gather the "x" of all PEs in "out", block by block around the ring."""
-    # TODO(kata): the own block; then pass on the newest block, and wait for the next (about 8
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): pass on the newest block (about 8 lines)
 
 
 def halo_exchange(pe: Pe, steps: int) -> Iterator[object]:
     """Take `steps` steps of the stencil on "u", with the neighbours' edges as halos."""
-    # TODO(kata): send both edges, wait for both halos, step, and store when it is safe (about 20
-    # lines)
+    # TODO(kata): send both edges, wait for both halos, step and store safely (about 20 lines)
     raise NotImplementedError
 
 
 def tiled_matmul_all_gather(pe: Pe, tiles: int) -> Iterator[object]:
     """Multiply the tiles of all PEs while they are gathered."""
-    # TODO(kata): send the own tiles; multiply each as soon as it is there (about 15 lines)
+    # TODO(kata): send the own tiles, multiply as they arrive (about 15 lines)
     raise NotImplementedError

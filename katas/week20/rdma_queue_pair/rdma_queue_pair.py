@@ -119,26 +119,24 @@ class End(Protocol):
 
 def stream_send(end: End, blocks: int, size: int) -> Iterator[object]:
     """Send blocks 0 to `blocks` - 1, of `size` elements each, through "staging"."""
-    # TODO(kata): set up, then a WRITE_IMM a block: which slot is free here, and which there? (about
-    # 40 lines)
+    # TODO(kata): set up, slots and credit, wait until it is over (about 40 lines)
     raise NotImplementedError
 
 
 def stream_recv(end: End, blocks: int, size: int) -> Iterator[object]:
     """Receive the blocks of `stream_send` in "ring", and deliver them in order."""
-    # TODO(kata): set up, then deliver, post the next receive, and give credit (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): set up, slots and credit (about 20 lines)
 
 
 def rendezvous_send(end: End) -> Iterator[object]:
     """Offer all of "data", and return when the other side has read it."""
-    # TODO(kata): set up, offer the data, wait until they have been read (about 15 lines)
+    # TODO(kata): set up, offer the data, wait until it is over (about 15 lines)
     raise NotImplementedError
 
 
 def rendezvous_recv(end: End) -> Iterator[object]:
     """Read what `rendezvous_send` offers into the beginning of "inbox"."""
-    # TODO(kata): set up, learn where the data are, READ them in parts, say so (about 25 lines)
+    # TODO(kata): set up, read in parts, wait until it is over (about 25 lines)
     raise NotImplementedError
 
 
@@ -154,8 +152,7 @@ def bounce_time(nbytes: int, chunk: int, pcie: float, nic: float, dram: float) -
         ValueError: `nbytes` is negative, `chunk` below 1, or a rate is not positive. The message
             begins with the argument's name.
     """
-    # TODO(kata): chunks through three stages (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): times (about 15 lines with helpers)
 
 
 def gpudirect_time(nbytes: int, pcie: float, nic: float) -> float:
@@ -165,4 +162,4 @@ def gpudirect_time(nbytes: int, pcie: float, nic: float) -> float:
     Raises:
         ValueError: As `bounce_time`.
     """
-    raise NotImplementedError  # TODO(kata): the slower of two (2 lines)
+    raise NotImplementedError  # TODO(kata): times (2 lines)

@@ -35,8 +35,8 @@ def tree_all_reduce(x: Num[Tensor, "*shape"], rank: int, world: int, p2p: P2P) -
     What rank r collects is (((x of r) + (sum of r + 1)) + (sum of r + 2)) + (sum of r + 4) …, in
     the dtype of `x`.
     """
-    # TODO(kata): collect from the children, pass on, wait for the sum, hand it down (about 15 lines
-    # with helpers)
+    # TODO(kata): collect from the children, through the parent, hand down (about 15 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -49,8 +49,7 @@ def ring_time(nbytes: float, n: int, alpha: float, bw: float) -> float:
     Raises:
         ValueError: nbytes below 0, n below 1, alpha below 0, bw not above 0.
     """
-    # TODO(kata): check; so many messages of this size (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check (about 10 lines with helpers)
 
 
 def tree_time(nbytes: float, n: int, alpha: float, bw: float, chunks: int = 1) -> float:
@@ -60,7 +59,7 @@ def tree_time(nbytes: float, n: int, alpha: float, bw: float, chunks: int = 1) -
     Raises:
         ValueError: as for `ring_time`; chunks below 1.
     """
-    raise NotImplementedError  # TODO(kata): check; the same (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, times of ring and tree (about 6 lines)
 
 
 def crossover(n: int, alpha: float, bw: float) -> float:
@@ -70,7 +69,7 @@ def crossover(n: int, alpha: float, bw: float) -> float:
     Raises:
         ValueError: as for `ring_time`.
     """
-    raise NotImplementedError  # TODO(kata): check; where the two are equal (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, times of ring and tree (about 4 lines)
 
 
 def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -80,5 +79,4 @@ def fit_alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     Raises:
         ValueError: sizes: fewer than two different ones; seconds: not as many, or not above 0.
     """
-    # TODO(kata): check; least squares of relative errors (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, fit (about 10 lines)

@@ -54,7 +54,8 @@ def quant_w4(
 
     Source: LiquidGEMM (arXiv 2509.01229), section 4.
     """
-    raise NotImplementedError  # TODO(kata): two levels, then eight codes a word (about 15 lines)
+    # TODO(kata): check, two levels of scales, eight codes a word (about 15 lines)
+    raise NotImplementedError
 
 
 @triton.jit
@@ -67,7 +68,7 @@ def dequant4(word, s, a):
         s: Of their group, from 1 to 16.
         a: Of their group, from 9 to 247, so that q · s + a stays within a byte.
     """
-    raise NotImplementedError  # TODO(kata): one multiply-add and one XOR (1 line)
+    raise NotImplementedError  # TODO(kata): int8 four at a time (1 line)
 
 
 @triton.jit
@@ -76,7 +77,7 @@ def _w4a8_gemm_kernel(
     GROUP_WORDS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a tile of y along k: words, int8, one product; scales, store (about 30 lines)
+    # TODO(kata): load words, int8 four at a time, scale and store (about 30 lines)
     pass
 
 
@@ -105,13 +106,13 @@ def w4a8_gemm(
         ValueError: shapes, dtypes or devices do not fit, or a tensor is not contiguous; the
             message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check (about 5 lines)
 
 
 def _check(
     xq: Tensor, x_scale: Tensor, packed: Tensor, s: Tensor, a: Tensor, channel_scale: Tensor
 ) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of the docstring (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check (about 25 lines)
 
 
 def _launch(
