@@ -1,7 +1,8 @@
 """Kata week21/lars_multi_tensor: a step of LARS for all tensors of a flat buffer at once.
 
-Every block has elements of one tensor only. Squares are summed block by block, then tensor by
-tensor, and the update reads its tensor's trust ratio. HBM: w and g twice, v once, w and v written.
+Blocks divide the buffer at multiples of their size, and have elements of one tensor only. Squares
+are summed block by block, then tensor by tensor; the update reads its tensor's trust ratio. HBM: w
+and g twice, v once, w and v written.
 """
 
 from itertools import accumulate, pairwise
@@ -15,18 +16,30 @@ from torch import Tensor
 
 def segment_blocks(offsets: list[int], block: int) -> tuple[Tensor, Tensor]:
     """
-    Divide each tensor into blocks of `block` elements, its last one maybe shorter.
+    Divide each tensor into blocks at multiples of `block` elements of the buffer.
 
-    Returns the tensor of each block, int32, and the first block of each tensor followed by the
-    number of all blocks, int64. A tensor without elements has no blocks. An optimizer does this
-    once, on the host, and takes both to the device.
+    So its first and last block may be shorter. Returns the tensor of each block, int32, and the
+    first block of each tensor followed by the number of all blocks, int64. A tensor without
+    elements has no blocks. An optimizer does this once, on the host, and takes both to the device.
     """
     if any(first > last for first, last in pairwise(offsets)):
         raise ValueError(f"offsets: expected none to be less than the one before, found {offsets}")
-    blocks = [-(-(last - first) // block) for first, last in pairwise(offsets)]
+    blocks = [
+        -(-last // block) - first // block if first < last else 0
+        for first, last in pairwise(offsets)
+    ]
     segment = [i for i, count in enumerate(blocks) for _ in range(count)]
     first_block = list(accumulate(blocks, initial=0))
     return torch.tensor(segment, dtype=torch.int32), torch.tensor(first_block)
+
+
+@triton.jit
+def _find(offsets_ptr, segment_ptr, first_block_ptr, block, BLOCK: tl.constexpr):
+    """The tensor of a block, where this begins in the buffer, and where the tensor begins, ends."""
+    segment = tl.load(segment_ptr + block)
+    first, last = tl.load(offsets_ptr + segment), tl.load(offsets_ptr + segment + 1)
+    start = (first // BLOCK + block - tl.load(first_block_ptr + segment)) * BLOCK  # int64
+    return segment, start, first, last
 
 
 @triton.jit
@@ -34,12 +47,11 @@ def _squares_kernel(
     w_ptr, g_ptr, offsets_ptr, segment_ptr, first_block_ptr, partial_ptr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # squares by block
     block = tl.program_id(0)
-    segment = tl.load(segment_ptr + block)
-    first = tl.load(offsets_ptr + segment)
-    first += (block - tl.load(first_block_ptr + segment)) * BLOCK
-    at = first + tl.arange(0, BLOCK)  # [BLOCK] int64
-    mask = at < tl.load(offsets_ptr + segment + 1)
+    _, start, first, last = _find(offsets_ptr, segment_ptr, first_block_ptr, block, BLOCK)
+    at = start + tl.arange(0, BLOCK)  # [BLOCK] int64
+    mask = (at >= first) & (at < last)
     w = tl.load(w_ptr + at, mask=mask, other=0.0)  # [BLOCK] fp32
     g = tl.load(g_ptr + at, mask=mask, other=0.0)
     tl.store(partial_ptr + 2 * block, tl.sum(w * w))
@@ -50,6 +62,7 @@ def _squares_kernel(
 def _ratio_kernel(
     partial_ptr, first_block_ptr, adapt_ptr, ratio_ptr, wd, eta, BLOCK: tl.constexpr
 ):  # fmt: skip
+    # norms by tensor
     segment = tl.program_id(0)
     first, last = tl.load(first_block_ptr + segment), tl.load(first_block_ptr + segment + 1)
     w_squares = tl.zeros([BLOCK], tl.float32)
@@ -59,6 +72,7 @@ def _ratio_kernel(
         mask = blocks < last
         w_squares += tl.load(partial_ptr + 2 * blocks, mask=mask, other=0.0)
         g_squares += tl.load(partial_ptr + 2 * blocks + 1, mask=mask, other=0.0)
+    # trust ratio
     w_norm = tl.sqrt(tl.sum(w_squares))
     g_norm = tl.sqrt(tl.sum(g_squares))
     ratio = 1.0
@@ -68,22 +82,33 @@ def _ratio_kernel(
 
 
 @triton.jit
-def _update_kernel(
-    w_ptr, g_ptr, v_ptr, offsets_ptr, segment_ptr, first_block_ptr, ratio_ptr, lr, momentum, wd,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    block = tl.program_id(0)
-    segment = tl.load(segment_ptr + block)
-    first = tl.load(offsets_ptr + segment)
-    first += (block - tl.load(first_block_ptr + segment)) * BLOCK
-    at = first + tl.arange(0, BLOCK)  # [BLOCK] int64
-    mask = at < tl.load(offsets_ptr + segment + 1)
-    w = tl.load(w_ptr + at, mask=mask)  # [BLOCK] fp32
+def _update(w_ptr, g_ptr, v_ptr, at, mask, rate, momentum, wd):
+    # update by block
+    w = tl.load(w_ptr + at, mask=mask)  # fp32
     g = tl.load(g_ptr + at, mask=mask)
     v = tl.load(v_ptr + at, mask=mask)
-    v = momentum * v + lr * tl.load(ratio_ptr + segment) * (g + wd * w)
+    v = momentum * v + rate * (g + wd * w)
     tl.store(v_ptr + at, v, mask=mask)
     tl.store(w_ptr + at, w - v, mask=mask)
+
+
+@triton.jit
+def _update_kernel(
+    w_ptr, g_ptr, v_ptr, offsets_ptr, segment_ptr, first_block_ptr, ratio_ptr, lr, momentum, wd,
+    BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    # update by block
+    block = tl.program_id(0)
+    segment, start, first, last = _find(offsets_ptr, segment_ptr, first_block_ptr, block, BLOCK)
+    rate = lr * tl.load(ratio_ptr + segment)
+    # without a mask four elements at a time are loaded and stored; a mask may begin anywhere
+    if (start >= first) & (start + BLOCK <= last):
+        _update(w_ptr, g_ptr, v_ptr, start + tl.arange(0, BLOCK), None, rate, momentum, wd)
+    else:
+        for tile in range(0, BLOCK, TILE):  # of few registers, so that more programs fit an SM
+            at = start + tile + tl.arange(0, TILE)
+            mask = (at >= first) & (at < last)
+            _update(w_ptr, g_ptr, v_ptr, at, mask, rate, momentum, wd)
 
 
 def lars_multi_tensor(
@@ -126,8 +151,10 @@ def lars_multi_tensor(
 
     Source: You, Gitman and Ginsburg 2017, algorithm 1.
     """
+    # check
     _check(w, g, v, offsets, segment, first_block, adapt)
     _check_numbers(block, lr, momentum, wd, eta)
+    # launch
     partial = torch.empty(len(segment), 2, dtype=torch.float32, device=w.device)
     ratio = torch.empty(len(adapt), dtype=torch.float32, device=w.device)
     _squares_kernel[(len(segment),)](
@@ -138,7 +165,7 @@ def lars_multi_tensor(
     )
     _update_kernel[(len(segment),)](
         w, g, v, offsets, segment, first_block, ratio, lr, momentum, wd,
-        BLOCK=block, num_warps=8,
+        BLOCK=block, TILE=min(block, 1024 if w.is_cuda else 64), num_warps=8,
     )  # fmt: skip
     return w, v
 

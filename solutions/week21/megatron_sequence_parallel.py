@@ -25,6 +25,7 @@ def gathered_linear(
 
     Source: Korthikanti et al. (arXiv 2205.05198), section 4.2.2.
     """
+    # gather and multiply
     return _GatheredLinear.apply(x, w, comm)
 
 
@@ -35,8 +36,10 @@ def reduce_scatter_to_sp(x: Float[Tensor, "rows b h"], comm: Collectives) -> Flo
     Raises:
         ValueError: x: the ranks do not divide its rows. Nothing has been sent then.
     """
+    # check
     if len(x) % comm.world:
         raise ValueError(f"x: expected a multiple of {comm.world} rows, found {len(x)}.")
+    # sum and split the rows
     return _ReduceScatterToSP.apply(x, comm)
 
 
@@ -49,6 +52,7 @@ def sp_mlp_block(
     comm: Collectives,
 ) -> Float[Tensor, "s b h"]:
     """Return `x` + w2 gelu(w1 layer_norm(x)) for this rank's rows, with its part of the weights."""
+    # MLP block
     normed = F.layer_norm(x, ln_w.shape, ln_w, ln_b, EPS)
     hidden = F.gelu(gathered_linear(normed, w1, comm))
     return x + reduce_scatter_to_sp(hidden @ w2.T, comm)
@@ -60,6 +64,7 @@ def finish_grads(params: Iterable[Tensor], comm: Collectives) -> None:
 
     One all-reduce for all of them. Those without a gradient, on all ranks alike, stay without.
     """
+    # finish the gradients
     grads = [param.grad for param in params if param.grad is not None]
     if not grads:
         return
@@ -80,6 +85,7 @@ class _GatheredLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # backward with overlap
         x, w = ctx.saved_tensors
         needs_x, needs_w, _ = ctx.needs_input_grad
         dx = dw = None

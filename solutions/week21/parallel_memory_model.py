@@ -87,7 +87,9 @@ def activation_bytes(m: ModelCfg, p: Plan) -> int:
 
     Source: Korthikanti et al. 2022, section 4.
     """
+    # check
     _check(m, p)
+    # micro-batches in flight
     chunks = min(p.pp, p.microbatches)
     if p.vpp > 1:
         chunks = min(p.pp * p.vpp + p.pp - 1, p.microbatches * p.vpp)
@@ -103,7 +105,9 @@ def state_bytes(m: ModelCfg, p: Plan) -> dict[str, int]:
 
     Source: Rajbhandari et al. 2019; Megatron-Core's distributed optimizer.
     """
+    # check
     _check(m, p)
+    # states
     layers, sizes = m.layers // p.pp, layer_params(m)
     dense = -(-m.vocab // p.tp) * m.h
     dense += layers * (sizes["attention"] // p.tp + sizes["replicated"])
@@ -132,10 +136,12 @@ def max_seqlen(m: ModelCfg, p: Plan, hbm_bytes: int, multiple: int = 128) -> int
         ValueError: `hbm_bytes` is negative, `multiple` below 1, or as `activation_bytes`, apart
             from the sequence. The message begins with the name.
     """
+    # check
     if hbm_bytes < 0:
         raise ValueError(f"hbm_bytes: expected 0 or more, found {hbm_bytes}")
     if multiple < 1:
         raise ValueError(f"multiple: expected 1 or more, found {multiple}")
+    # longest sequence
     step = lcm(multiple, _divides(p))
     room = hbm_bytes - sum(state_bytes(m, replace(p, s=step)).values())
 
@@ -164,6 +170,7 @@ def best_plan(
     Raises:
         ValueError: No plan fits; the message begins with "hbm_bytes".
     """
+    # best plan
     fitting = [
         p
         for p in _plans(m, world, batch, s)
@@ -176,6 +183,7 @@ def best_plan(
 
 def _layer_bytes(m: ModelCfg, p: Plan) -> int:
     """Of one micro-batch in one layer."""
+    # activations of a layer
     rows = p.s // p.cp * p.b
     unsharded = rows * m.h // (p.tp if p.sp else 1)
     if p.recompute == "full":
@@ -187,6 +195,7 @@ def _layer_bytes(m: ModelCfg, p: Plan) -> int:
 
 
 def _plans(m: ModelCfg, world: int, batch: int, s: int) -> Iterator[Plan]:
+    # best plan
     divisors = [size for size in range(1, world + 1) if world % size == 0]
     for tp, pp, cp, ep in product(divisors, divisors, divisors, divisors):
         dp, left = divmod(world, tp * pp * cp)
@@ -207,6 +216,7 @@ def _divides(p: Plan) -> int:
 
 
 def _check(m: ModelCfg, p: Plan) -> None:
+    # check
     if m.a % p.tp:
         raise ValueError(f"tp: expected a divisor of {m.a} heads, found {p.tp}")
     if m.layers % (p.pp * p.vpp):

@@ -20,6 +20,7 @@ def rank_groups(world: int, sizes: dict[str, int], order: str, axes: str) -> lis
             name each axis of `sizes` once; `axes` names an unknown axis or one twice, or none. The
             message begins with the argument's name.
     """
+    # check
     if any(size < 1 for size in sizes.values()) or prod(sizes.values()) != world:
         raise ValueError(f"sizes: expected positive ones of product {world}, found {sizes}")
     names = order.split("-")
@@ -28,6 +29,7 @@ def rank_groups(world: int, sizes: dict[str, int], order: str, axes: str) -> lis
     wanted = axes.split("-")
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(names):
         raise ValueError(f"axes: expected some of {', '.join(sizes)}, found {axes!r}")
+    # form groups
     return _groups(sizes, names, wanted).tolist()
 
 
@@ -49,6 +51,7 @@ def moe_groups(
 
     Source: Megatron-Core, parallel_state.
     """
+    # check
     given = {"world": world, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": etp}
     for name, size in given.items():
         if size < 1:
@@ -59,6 +62,7 @@ def moe_groups(
     names = order.split("-")
     if sorted(names) != ["cp", "dp", "ep", "pp", "tp"]:
         raise ValueError(f"order: expected tp, cp, ep, dp, pp once each, found {order!r}")
+    # fold the experts
     dense = {"tp": tp, "cp": cp, "ep": 1, "dp": world // (tp * cp * pp), "pp": pp}
     expert = {"tp": etp, "cp": 1, "ep": ep, "dp": world // (etp * ep * pp), "pp": pp}
     groups = {name: _groups(dense, names, [name]).tolist() for name in ("tp", "cp", "dp", "pp")}
@@ -81,6 +85,7 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
         ValueError: A size or `gpus_per_node` is below 1, or there is no axis; `bytes_per_axis`
             has other axes than `sizes`. The message begins with the argument's name.
     """
+    # check
     if not sizes or any(size < 1 for size in sizes.values()):
         raise ValueError(f"sizes: expected one or more, all positive, found {sizes}")
     if gpus_per_node < 1:
@@ -88,6 +93,7 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
     if set(bytes_per_axis) != set(sizes):
         raise ValueError(f"bytes_per_axis: expected {', '.join(sizes)}, found {bytes_per_axis}")
 
+    # count the traffic
     def leaving(names: tuple[str, ...]) -> float:
         nodes = {axis: _groups(sizes, names, [axis]) // gpus_per_node for axis in names}
         return sum(
@@ -95,6 +101,7 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
             for axis, own in nodes.items()
         )
 
+    # choose the order
     return "-".join(min(permutations(sizes), key=leaving))
 
 
@@ -102,9 +109,11 @@ def _groups(
     sizes: dict[str, int], names: list[str] | tuple[str, ...], wanted: list[str]
 ) -> NDArray[intp]:
     """Groups as rows."""
+    # lay out the ranks
     # the last axis of an array varies fastest, the first name of an order
     slowest_first = list(reversed(names))
     ranks = arange(prod(sizes.values())).reshape([sizes[name] for name in slowest_first])
+    # form groups
     others = [at for at, name in enumerate(slowest_first) if name not in wanted]
     own = [at for at, name in enumerate(slowest_first) if name in wanted]
     members = prod(sizes[name] for name in wanted)

@@ -51,6 +51,7 @@ def merge(
 
     Source: Milakov and Gimelshein (arXiv 1805.02867), section 3.1.
     """
+    # attend and merge
     # -inf less -inf is no number; any share will do there
     ahead = (lse_a - lse_b).nan_to_num().mT.unsqueeze(-1)
     out = out_a * torch.sigmoid(ahead) + out_b * torch.sigmoid(-ahead)
@@ -77,6 +78,7 @@ def ring_attn_fwd(
 
     Source: Liu, Zaharia and Abbeel, Ring Attention (arXiv 2310.01889), section 3.
     """
+    # check
     heads, kv_heads = q.shape[2], k.shape[2]
     if heads % kv_heads:
         raise ValueError(f"q: expected a multiple of {kv_heads} heads, as k has, found {heads}.")
@@ -84,13 +86,16 @@ def ring_attn_fwd(
         scale = q.shape[3] ** -0.5
     if not scale > 0:
         raise ValueError(f"scale: expected more than 0, found {scale}.")
+    # post
     k, v = k.contiguous(), v.contiguous()
     for step in range(ring.world):
         arriving = ring.post(k, v) if step + 1 < ring.world else None
+        # attend and merge
         if step == 0:
             out, lse = block_attn(q, k, v, scale=scale, causal=causal)
         elif step <= ring.rank or not causal:
             out, lse = merge(out, lse, *block_attn(q, k, v, scale=scale, causal=False))
+        # wait
         if arriving is not None:
             k, v = arriving.wait()
     return out.to(q.dtype), lse

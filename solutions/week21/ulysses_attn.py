@@ -18,8 +18,10 @@ def seq_to_head(x: Float[Tensor, "b s h d"], comm: Collectives) -> Float[Tensor,
     Raises:
         ValueError: x: the ranks do not divide its heads. Nothing has been sent then.
     """
+    # check
     if x.shape[2] % comm.world:
         raise ValueError(f"x: expected a multiple of {comm.world} heads, found {x.shape[2]}.")
+    # rows to heads
     return _SeqToHead.apply(x, comm)
 
 
@@ -30,8 +32,10 @@ def head_to_seq(x: Float[Tensor, "b rows part d"], comm: Collectives) -> Float[T
     Raises:
         ValueError: x: the ranks do not divide its rows. Nothing has been sent then.
     """
+    # check
     if x.shape[1] % comm.world:
         raise ValueError(f"x: expected a multiple of {comm.world} rows, found {x.shape[1]}.")
+    # heads to rows
     return _HeadToSeq.apply(x, comm)
 
 
@@ -52,16 +56,21 @@ def ulysses_attn(
 
     Source: Jacobs et al., DeepSpeed Ulysses (arXiv 2309.14509), section 3.
     """
+    # check
     heads, kv_heads, world = q.shape[2], k.shape[2], comm.world
     for divisor in (kv_heads, world):
         if heads % divisor:
             raise ValueError(f"q: expected a multiple of {divisor} heads, found {heads}.")
     if kv_heads % world and world % kv_heads:
         raise ValueError(f"k: expected a multiple or a divisor of {world} heads, found {kv_heads}.")
+    # repeat the key heads
     if kv_heads < world:
         k, v = (one.repeat_interleave(world // kv_heads, dim=2) for one in (k, v))
+    # rows to heads
     q, k, v = (seq_to_head(one, comm).transpose(1, 2) for one in (q, k, v))
+    # attend
     out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+    # heads to rows
     return head_to_seq(out.transpose(1, 2), comm)
 
 

@@ -1,7 +1,8 @@
 """Kata week21/lars_multi_tensor: a step of LARS for all tensors of a flat buffer at once.
 
-Every block has elements of one tensor only. Squares are summed block by block, then tensor by
-tensor, and the update reads its tensor's trust ratio. HBM: w and g twice, v once, w and v written.
+Blocks divide the buffer at multiples of their size, and have elements of one tensor only. Squares
+are summed block by block, then tensor by tensor; the update reads its tensor's trust ratio. HBM: w
+and g twice, v once, w and v written.
 """
 
 from itertools import accumulate, pairwise
@@ -15,15 +16,18 @@ from torch import Tensor
 
 def segment_blocks(offsets: list[int], block: int) -> tuple[Tensor, Tensor]:
     """
-    Divide each tensor into blocks of `block` elements, its last one maybe shorter.
+    Divide each tensor into blocks at multiples of `block` elements of the buffer.
 
-    Returns the tensor of each block, int32, and the first block of each tensor followed by the
-    number of all blocks, int64. A tensor without elements has no blocks. An optimizer does this
-    once, on the host, and takes both to the device.
+    So its first and last block may be shorter. Returns the tensor of each block, int32, and the
+    first block of each tensor followed by the number of all blocks, int64. A tensor without
+    elements has no blocks. An optimizer does this once, on the host, and takes both to the device.
     """
     if any(first > last for first, last in pairwise(offsets)):
         raise ValueError(f"offsets: expected none to be less than the one before, found {offsets}")
-    blocks = [-(-(last - first) // block) for first, last in pairwise(offsets)]
+    blocks = [
+        -(-last // block) - first // block if first < last else 0
+        for first, last in pairwise(offsets)
+    ]
     segment = [i for i, count in enumerate(blocks) for _ in range(count)]
     first_block = list(accumulate(blocks, initial=0))
     return torch.tensor(segment, dtype=torch.int32), torch.tensor(first_block)
@@ -34,7 +38,7 @@ def _squares_kernel(
     w_ptr, g_ptr, offsets_ptr, segment_ptr, first_block_ptr, partial_ptr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one block: the squares of w and of g (about 10 lines)
+    # TODO(kata): squares by block (about 15 lines with helpers)
     pass
 
 
@@ -42,16 +46,16 @@ def _squares_kernel(
 def _ratio_kernel(
     partial_ptr, first_block_ptr, adapt_ptr, ratio_ptr, wd, eta, BLOCK: tl.constexpr
 ):  # fmt: skip
-    # TODO(kata): one tensor: add up what its blocks left, store its ratio (about 15 lines)
+    # TODO(kata): norms by tensor, trust ratio (about 15 lines)
     pass
 
 
 @triton.jit
 def _update_kernel(
     w_ptr, g_ptr, v_ptr, offsets_ptr, segment_ptr, first_block_ptr, ratio_ptr, lr, momentum, wd,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one block: v, then w (about 10 lines)
+    # TODO(kata): update by block (about 15 lines with helpers)
     pass
 
 
@@ -95,7 +99,7 @@ def lars_multi_tensor(
 
     Source: You, Gitman and Ginsburg 2017, algorithm 1.
     """
-    raise NotImplementedError  # TODO(kata): check, blocks, three launches (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)
 
 
 def _check(

@@ -34,7 +34,10 @@ def make_inputs(
         for i, (first, last) in enumerate(pairwise(offsets.tolist())):
             w[first:last] *= 16.0 ** (i % 5 - 2)
             g[first:last] *= 16.0 ** (2 - i * 3 % 5)
-    blocks = torch.tensor([-(-one // block) for one in lengths], dtype=torch.int64)
+    blocks = torch.tensor(
+        [-(-b // block) - a // block if a < b else 0 for a, b in pairwise(offsets.tolist())],
+        dtype=torch.int64,
+    )
     segment = torch.arange(len(lengths), dtype=torch.int32).repeat_interleave(blocks)
     first_block = torch.cat([torch.zeros(1, dtype=torch.int64), blocks.cumsum(0)])
     tensors = {

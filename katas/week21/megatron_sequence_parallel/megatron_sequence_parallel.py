@@ -25,7 +25,8 @@ def gathered_linear(
 
     Source: Korthikanti et al. (arXiv 2205.05198), section 4.2.2.
     """
-    raise NotImplementedError  # TODO(kata): a torch.autograd.Function (about 30 lines with helpers)
+    # TODO(kata): gather and multiply, backward with overlap (about 30 lines with helpers)
+    raise NotImplementedError
 
 
 def reduce_scatter_to_sp(x: Float[Tensor, "rows b h"], comm: Collectives) -> Float[Tensor, "s b h"]:
@@ -35,7 +36,8 @@ def reduce_scatter_to_sp(x: Float[Tensor, "rows b h"], comm: Collectives) -> Flo
     Raises:
         ValueError: x: the ranks do not divide its rows. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): check; another one (about 15 lines with helpers)
+    # TODO(kata): check, sum and split the rows (about 15 lines with helpers)
+    raise NotImplementedError
 
 
 def sp_mlp_block(
@@ -47,7 +49,7 @@ def sp_mlp_block(
     comm: Collectives,
 ) -> Float[Tensor, "s b h"]:
     """Return `x` + w2 gelu(w1 layer_norm(x)) for this rank's rows, with its part of the weights."""
-    raise NotImplementedError  # TODO(kata): norm, first matrix, gelu, second matrix, sum (3 lines)
+    raise NotImplementedError  # TODO(kata): MLP block (3 lines)
 
 
 def finish_grads(params: Iterable[Tensor], comm: Collectives) -> None:
@@ -56,5 +58,4 @@ def finish_grads(params: Iterable[Tensor], comm: Collectives) -> None:
 
     One all-reduce for all of them. Those without a gradient, on all ranks alike, stay without.
     """
-    # TODO(kata): one vector of all gradients, its sum, and back (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): finish the gradients (about 7 lines)

@@ -85,8 +85,8 @@ def activation_bytes(m: ModelCfg, p: Plan) -> int:
 
     Source: Korthikanti et al. 2022, section 4.
     """
-    # TODO(kata): what a layer keeps, how many layers, of how many micro-batches (about 30 lines
-    # with helpers)
+    # TODO(kata): check, activations of a layer, micro-batches in flight (about 30 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -99,8 +99,7 @@ def state_bytes(m: ModelCfg, p: Plan) -> dict[str, int]:
 
     Source: Rajbhandari et al. 2019; Megatron-Core's distributed optimizer.
     """
-    # TODO(kata): elements held, apart for experts, then ZeRO (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, states (about 15 lines)
 
 
 def max_seqlen(m: ModelCfg, p: Plan, hbm_bytes: int, multiple: int = 128) -> int:
@@ -114,7 +113,7 @@ def max_seqlen(m: ModelCfg, p: Plan, hbm_bytes: int, multiple: int = 128) -> int
         ValueError: `hbm_bytes` is negative, `multiple` below 1, or as `activation_bytes`, apart
             from the sequence. The message begins with the name.
     """
-    raise NotImplementedError  # TODO(kata): the largest multiple that fits (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check, longest sequence (about 20 lines)
 
 
 def best_plan(
@@ -126,5 +125,4 @@ def best_plan(
     Raises:
         ValueError: No plan fits; the message begins with "hbm_bytes".
     """
-    # TODO(kata): what divides, what fits, what is fastest (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): best plan (about 20 lines with helpers)

@@ -14,7 +14,7 @@ def rank_groups(world: int, sizes: dict[str, int], order: str, axes: str) -> lis
             name each axis of `sizes` once; `axes` names an unknown axis or one twice, or none. The
             message begins with the argument's name.
     """
-    # TODO(kata): check; then ranks by their digits (about 20 lines with helpers)
+    # TODO(kata): check, lay out the ranks, form groups (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -36,8 +36,7 @@ def moe_groups(
 
     Source: Megatron-Core, parallel_state.
     """
-    # TODO(kata): check; then two decompositions of the same ranks (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, fold the experts (about 20 lines)
 
 
 def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, float]) -> str:
@@ -52,5 +51,5 @@ def place(sizes: dict[str, int], gpus_per_node: int, bytes_per_axis: dict[str, f
         ValueError: A size or `gpus_per_node` is below 1, or there is no axis; `bytes_per_axis`
             has other axes than `sizes`. The message begins with the argument's name.
     """
-    # TODO(kata): try the orders, count what leaves a node (about 15 lines)
+    # TODO(kata): check, count the traffic, choose the order (about 15 lines)
     raise NotImplementedError

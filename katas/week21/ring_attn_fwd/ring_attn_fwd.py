@@ -51,8 +51,7 @@ def merge(
 
     Source: Milakov and Gimelshein (arXiv 1805.02867), section 3.1.
     """
-    # TODO(kata): weights of the two, without overflow and without NaN (3 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): attend and merge (3 lines)
 
 
 def ring_attn_fwd(
@@ -75,4 +74,4 @@ def ring_attn_fwd(
 
     Source: Liu, Zaharia and Abbeel, Ring Attention (arXiv 2310.01889), section 3.
     """
-    raise NotImplementedError  # TODO(kata): check; post, attend, wait (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, post, attend and merge, wait (about 15 lines)

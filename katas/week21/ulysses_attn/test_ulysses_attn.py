@@ -105,10 +105,11 @@ def test_the_gradient_of_one_swap_is_the_other(kata, oracle, ranks):
                 assert_same(grad, oracle.part(whole, 1 + at // 2, rank, world), f"{who}: x.grad")
 
 
-# heads by rank: one each; key heads that are cut; an odd width, all rows alike; half precision,
-# of rows enough that the gradient of the first, which nearly cancels, is a small part of them
+# heads by rank: one each; key heads that are cut; an odd width, all rows alike; half precision.
+# Causal ones have rows enough that the gradient of the first, which sees a single key and cancels
+# but for rounding, is a small part of them
 CASES = (
-    {"b": 2, "rows": 1, "h": 1, "kv": 1, "d": 16, "causal": True},
+    {"b": 2, "rows": 4, "h": 1, "kv": 1, "d": 16, "causal": False},
     {"b": 1, "rows": 5, "h": 4, "kv": 2, "d": 24, "causal": True},
     {"b": 2, "rows": 3, "h": 2, "kv": 2, "d": 17, "causal": False},
     {"b": 1, "rows": 12, "h": 2, "kv": 1, "d": 16, "causal": True, "dtype": torch.float16},

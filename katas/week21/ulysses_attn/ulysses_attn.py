@@ -18,8 +18,7 @@ def seq_to_head(x: Float[Tensor, "b s h d"], comm: Collectives) -> Float[Tensor,
     Raises:
         ValueError: x: the ranks do not divide its heads. Nothing has been sent then.
     """
-    # TODO(kata): check; a torch.autograd.Function (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, rows to heads (about 20 lines with helpers)
 
 
 def head_to_seq(x: Float[Tensor, "b rows part d"], comm: Collectives) -> Float[Tensor, "b s h d"]:
@@ -29,7 +28,7 @@ def head_to_seq(x: Float[Tensor, "b rows part d"], comm: Collectives) -> Float[T
     Raises:
         ValueError: x: the ranks do not divide its rows. Nothing has been sent then.
     """
-    raise NotImplementedError  # TODO(kata): check; the other one (about 10 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, heads to rows (about 10 lines with helpers)
 
 
 def ulysses_attn(
@@ -49,6 +48,5 @@ def ulysses_attn(
 
     Source: Jacobs et al., DeepSpeed Ulysses (arXiv 2309.14509), section 3.
     """
-    # TODO(kata): check, repeat key heads if they are too few; swap, attend, swap back (about 10
-    # lines)
+    # TODO(kata): check, repeat the key heads, rows to heads, attend, heads to rows (about 10 lines)
     raise NotImplementedError
