@@ -32,8 +32,10 @@ def dispatch_slots(
 
     Source: Lepikhin et al. 2020, algorithm 1; Riquelme et al. 2021, appendix C.
     """
+    # check
     _check_capacity(capacity)
     counts = _counts(idx, experts)
+    # order the assignments
     if priority == "position":
         tokens = torch.arange(len(idx), device=idx.device)
     elif priority == "gate":
@@ -41,9 +43,11 @@ def dispatch_slots(
     else:
         raise ValueError(f"priority: expected 'position' or 'gate', found {priority!r}")
     wanted = idx[tokens].T.flatten().long()  # an expert for each assignment, the first one first
+    # positions
     starts = counts.cumsum(0) - counts
     grouped, order = torch.sort(wanted, stable=True)
     position = torch.arange(len(wanted), device=idx.device) - starts[grouped]
+    # slots
     slot = torch.where(position < capacity, grouped * capacity + position, -1)
     by_choice, slots = torch.empty_like(wanted), torch.empty_like(idx, dtype=torch.int64)
     by_choice[order] = slot
@@ -58,8 +62,10 @@ def drop_pad_stats(idx: Int[Tensor, "t k"], experts: int, capacity: int) -> tupl
     Raises:
         ValueError: `capacity` is below 1, or `idx` names an expert that there is not.
     """
+    # check
     _check_capacity(capacity)
     counts = _counts(idx, experts)
+    # shares
     kept = counts.clamp(max=capacity).sum().item()
     return _dropped(counts, capacity), 1 - kept / (experts * capacity)
 
@@ -71,9 +77,11 @@ def min_capacity(idx: Int[Tensor, "t k"], experts: int, max_drop: float) -> int:
     Raises:
         ValueError: `max_drop` is not within 0 to 1, or `idx` names an expert that there is not.
     """
+    # check
     if not 0 <= max_drop <= 1:
         raise ValueError(f"max_drop: expected 0 to 1, found {max_drop}")
     counts = _counts(idx, experts)
+    # fewest slots
     # as many slots as assignments are always enough
     fewer = range(1, idx.numel())
     return 1 + bisect_left(fewer, True, key=lambda slots: _dropped(counts, slots) <= max_drop)

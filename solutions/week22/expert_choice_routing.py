@@ -19,11 +19,14 @@ def expert_choice(
 
     Source: Zhou et al. 2022, section 3.2.
     """
+    # check
     tokens, experts = logits.shape
     capacity = int(capacity_factor * tokens / experts)
     if not 1 <= capacity <= tokens:
         raise ValueError(f"capacity_factor: expected 1 to {tokens} tokens each, found {capacity}")
+    # scores
     scores = torch.softmax(logits, dim=1).T
+    # choice
     # topk would break ties as it likes
     gates, idx = torch.sort(scores, dim=1, descending=True, stable=True)
     return gates[:, :capacity], idx[:, :capacity]
@@ -37,8 +40,10 @@ def expert_choice_ffn(
     w2: Float[Tensor, "e f d"],
 ) -> Float[Tensor, "t d"]:
     """Each token's sum, over the experts that took it, of its gate times `silu(x @ w1) @ w2`."""
+    # expert FFN
     taken = idx.flatten()
     hidden = silu(torch.bmm(x[taken].view(*idx.shape, -1), w1))
+    # combine
     out = gates[:, :, None] * torch.bmm(hidden, w2)
     return torch.zeros_like(x).index_add(0, taken, out.flatten(0, 1))
 

@@ -54,6 +54,7 @@ def quant_1x128(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
+    # quantize
     return _quantize("x", x, rows=1)
 
 
@@ -68,15 +69,18 @@ def quant_128x128(
     Raises:
         ValueError: as `quant_1x128`; the message begins with `w: `.
     """
+    # quantize
     return _quantize("w", w, rows=BLOCK)
 
 
 def _quantize(name: str, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    # check
     height, k = x.shape
     if k == 0 or k % BLOCK:
         raise ValueError(f"{name}: expected columns in multiples of {BLOCK}, found {k}")
     if not x.isfinite().all():
         raise ValueError(f"{name}: expected finite numbers, found {x[~x.isfinite()][0].item()}")
+    # quantize
     x = x.float().contiguous()
     tiles = F.pad(x, (0, 0, 0, -height % rows)).unflatten(1, (-1, BLOCK)).unflatten(0, (-1, rows))
     scale = (tiles.abs().amax(dim=(1, 3)) / LARGEST).clamp_min(TINY)
@@ -126,6 +130,7 @@ def _fp8_gemm_nt_kernel(
     IN_ORDER: tl.constexpr, BLOCK: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    # sum the products
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, 2 * BLOCK_N)
     m, n = _grouped_pid(tl.program_id(0), num_m, num_n, GROUP_M)
     row, left, right = m * BLOCK_M, 2 * n * BLOCK_N, (2 * n + 1) * BLOCK_N
@@ -184,7 +189,9 @@ def fp8_gemm_nt(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
+    # check
     _check(a, a_scale, b, b_scale, out_dtype)
+    # launch
     c = torch.empty(a.shape[0], b.shape[0], dtype=out_dtype, device=a.device)
     if c.numel():
         _launch(a, a_scale, b, b_scale, c)
@@ -201,6 +208,7 @@ class FP8Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, w: Tensor) -> Tensor:
         """Quantize x along k and, for the gradient of w, along tokens; w by blocks."""
+        # forward
         x8, x_scale = quant_1x128(x)
         w8, w_scale = quant_128x128(w)
         ctx.save_for_backward(*quant_1x128(_filled(x.T)), w8, w_scale)
@@ -210,6 +218,7 @@ class FP8Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of x, summed over n, and of w, summed over tokens, where they are needed."""
+        # gradients
         x8_by_token, x_scale, w8, w_scale = ctx.saved_tensors
         dx = dw = None
         if ctx.needs_input_grad[0]:
@@ -239,6 +248,7 @@ def fp8_train_linear(
         ValueError: an argument is not as said above, or not finite; in the backward pass dy is
             not finite (`dy: `). The message begins with the argument's name.
     """
+    # check
     if x.ndim != 2 or x.dtype not in DTYPES or not len(x):
         raise ValueError(f"x: expected [tokens, k], found {x.dtype} {tuple(x.shape)}")
     if w.ndim != 2 or w.shape[1] != x.shape[1] or w.shape[0] == 0 or w.shape[0] % BLOCK:
@@ -247,6 +257,7 @@ def fp8_train_linear(
         )
     if w.dtype != x.dtype or w.device != x.device:
         raise ValueError(f"w: expected {x.dtype} on {x.device}, found {w.dtype} on {w.device}")
+    # forward
     return FP8Linear.apply(x, w)
 
 
@@ -256,6 +267,7 @@ def _filled(x: Tensor) -> Tensor:
 
 
 def _check(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out_dtype: torch.dtype) -> None:
+    # check
     if a.ndim != 2 or a.shape[1] == 0 or a.shape[1] % BLOCK:
         raise ValueError(f"a: expected [m, k], k a multiple of {BLOCK}, found {tuple(a.shape)}")
     if b.ndim != 2:

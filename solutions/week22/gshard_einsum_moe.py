@@ -28,18 +28,23 @@ def moe_layer(
 
     Source: Lepikhin et al. 2020, section 3.2.
     """
+    # check
     for name, array in (("x", x), ("wi", wi)):
         if array.shape[0] % mesh.size:
             raise ValueError(
                 f"{name}: expected a first axis for {mesh.size} devices, found {array.shape[0]}"
             )
+    # dispatch to slots
     by_expert = NamedSharding(mesh, P(*mesh.axis_names))
     slots = jnp.einsum("gsec,gsm->egcm", dispatch, x)
     slots = with_sharding_constraint(slots, by_expert)
+    # expert FFN
     hidden = jax.nn.relu(jnp.einsum("egcm,emh->egch", slots, wi))
     out = jnp.einsum("egch,ehm->egcm", hidden, wo)
+    # place the outputs
     # where `out` is, its gradient will be: with the experts, whose weights need not travel
     out = with_sharding_constraint(out, by_expert)
+    # combine
     return jnp.einsum("gsec,egcm->gsm", combine, out)
 
 
@@ -51,6 +56,7 @@ def sent_bytes(
 
     Tokens: two all-to-alls. Weights: an all-gather of `wi` and one of `wo`, round a ring.
     """
+    # bytes sent
     others = devices - 1
     slots = experts * capacity * groups // devices
     tokens = 2 * slots * m // devices * others

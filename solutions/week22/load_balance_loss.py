@@ -33,6 +33,7 @@ def load_balance_loss(
             more than E choices, or one that counts and is not from 0 to E - 1, or `mask` is not
             one bool for each token. Nothing has been sent then.
     """
+    # check
     logits, mask = _checked(logits, mask)
     if idx.ndim != 2 or len(idx) != len(mask):
         raise ValueError(f"idx: expected {len(mask)} rows of choices, found {tuple(idx.shape)}")
@@ -43,14 +44,17 @@ def load_balance_loss(
     if ((chosen < 0) | (chosen >= experts)).any():
         raise ValueError(f"idx: expected experts from 0 to {experts - 1}, found others")
 
+    # count the choices
     counts = torch.bincount(chosen.flatten(), minlength=experts)
     # the tokens go with the loads: one all-reduce, of whole numbers in 4 bytes each
     counts = torch.cat([counts, counts.new_tensor([len(chosen)])]).int()
+    # sum over the ranks
     pending = None if dp is None else dp.all_reduce(counts)
     p = torch.softmax(logits, dim=1)  # while the counts travel
     if pending is not None:
         pending.wait()
 
+    # loss
     tokens = counts[-1].clamp(min=1).float()  # tokens * k may pass 31 bits
     load = counts[:-1] / (tokens * k)
     ranks = 1 if dp is None else dp.world
@@ -66,12 +70,15 @@ def router_z_loss(
     Raises:
         ValueError: `logits` is not 2-D, or `mask` is not one bool for each token.
     """
+    # check
     logits, _ = _checked(logits, mask)
+    # z-loss
     return torch.logsumexp(logits, dim=1).square().sum() / max(len(logits), 1)
 
 
 def _checked(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the rows that count, in float32, and a mask of them."""
+    # check
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: expected [tokens, experts], found {tuple(logits.shape)}")
     if mask is None:

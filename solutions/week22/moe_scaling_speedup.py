@@ -134,6 +134,7 @@ DEEPSEEK_V3 = Config(
 
 def _attention_params(d: int, attention: Attention | LatentAttention) -> tuple[int, int]:
     """Weights of one layer's matrices, and gains of the norms inside."""
+    # matrices
     a = attention
     if isinstance(a, Attention):
         return 2 * d * (a.heads + a.kv_heads) * a.head_dim, 0
@@ -144,6 +145,7 @@ def _attention_params(d: int, attention: Attention | LatentAttention) -> tuple[i
 
 def _matrices(cfg: Config, experts: int) -> int:
     """Weights of all layers' matrices, with so many of the routed experts."""
+    # matrices
     attention, _ = _attention_params(cfg.d, cfg.attention)
     dense = 3 * cfg.d * cfg.dense_ffn
     sparse = cfg.experts * cfg.d + (experts + cfg.shared) * 3 * cfg.d * cfg.expert_ffn
@@ -167,7 +169,9 @@ def moe_params(cfg: Config) -> Params:
         ValueError: `dense_layers` is not from 0 to `layers`, or there are layers of experts and
             `k` is not from 1 to `experts`.
     """
+    # check
     _check(cfg)
+    # norms and embeddings
     _, gains = _attention_params(cfg.d, cfg.attention)
     embeddings = cfg.vocab * cfg.d * (1 if cfg.tied else 2)
     biases = (cfg.layers - cfg.dense_layers) * cfg.experts if cfg.router_bias else 0
@@ -184,9 +188,11 @@ def flops_per_token(cfg: Config, seqlen: int, causal: bool = True) -> int:
     Raises:
         ValueError: As `moe_params`, or `seqlen` is below 1.
     """
+    # check
     _check(cfg)
     if seqlen < 1:
         raise ValueError(f"seqlen: expected 1 or more tokens, found {seqlen}")
+    # attention scores
     a = cfg.attention
     latent = isinstance(a, LatentAttention)
     widths = a.nope_dim + a.rope_dim + a.v_dim if latent else 2 * a.head_dim
@@ -205,10 +211,12 @@ def compute_speedup(dense: Sequence[Point], moe: Sequence[Point], loss: float) -
             does not rise or its loss does not fall from point to point; or `loss` lies outside of
             one of them.
     """
+    # interpolate
     return _compute_at("dense", dense, loss) / _compute_at("moe", moe, loss)
 
 
 def _compute_at(name: str, curve: Sequence[Point], loss: float) -> float:
+    # check
     rising = all(c < next_c for (c, _), (next_c, _) in pairwise(curve))
     falling = all(value > next_value for (_, value), (_, next_value) in pairwise(curve))
     if len(curve) < 2 or not rising or not falling or min(curve[0][0], curve[-1][1]) <= 0:
@@ -217,6 +225,7 @@ def _compute_at(name: str, curve: Sequence[Point], loss: float) -> float:
         raise ValueError(
             f"loss: expected {curve[-1][1]} to {curve[0][1]}, what {name} reaches, found {loss}"
         )
+    # interpolate
     at = bisect_left(curve, -loss, key=lambda point: -point[1])
     compute, value = curve[at]
     if value == loss:
@@ -242,6 +251,7 @@ def crossover_compute(
         ValueError: `lo` is not positive or not below `hi`, `rtol` is below 1e-12, or the same law
             is lower at both ends.
     """
+    # check
     if not 0 < lo < hi:
         raise ValueError(f"lo: expected more than 0 and less than hi, found {lo} and {hi}")
     if not rtol >= 1e-12:
@@ -251,6 +261,7 @@ def crossover_compute(
         return lo if below == 0 else hi
     if (below < 0) == (above < 0):
         raise ValueError(f"hi: expected that the laws cross between {lo} and {hi}, found none")
+    # bisect
     while hi / lo > 1 + rtol:
         middle = math.sqrt(lo) * math.sqrt(hi)
         between = law_a(middle) - law_b(middle)

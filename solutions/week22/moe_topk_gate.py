@@ -15,6 +15,7 @@ def _gate_kernel(
     logits_ptr, weights_ptr, idx_ptr, T, E, row_stride, K: tl.constexpr,
     RENORMALIZE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # load the logits
     tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     experts = tl.arange(0, BLOCK_E)[None, :]
     slots = tl.arange(0, BLOCK_K)[None, :]
@@ -24,9 +25,11 @@ def _gate_kernel(
     x = tl.load(
         logits_ptr + rows * row_stride + experts, mask=present & (experts < E), other=-float("inf")
     ).to(tl.float32)  # [BLOCK_T, BLOCK_E]
+    # normalizer
     top = tl.max(x, axis=1, keep_dims=True)  # [BLOCK_T, 1]
     total = tl.sum(tl.exp(x - top), axis=1, keep_dims=True)
 
+    # rounds of argmax
     weights = tl.zeros([BLOCK_T, BLOCK_K], tl.float32)
     idx = tl.zeros([BLOCK_T, BLOCK_K], tl.int32)
     for slot in range(K):
@@ -37,6 +40,7 @@ def _gate_kernel(
         # among logits there is always something below; probabilities may all have become 0
         x = tl.where(experts == winner, -float("inf"), x)
 
+    # renormalize and store
     if RENORMALIZE:
         total = tl.sum(weights, axis=1, keep_dims=True)
     places = rows * K + slots
@@ -62,6 +66,7 @@ def moe_topk_gate(
         ValueError: `logits` is not floating point, not 2-D, or has gaps in its rows, or `k` is
             not from 1 to the number of experts.
     """
+    # check
     if not logits.is_floating_point() or logits.ndim != 2:
         found = f"{logits.dtype} of shape {tuple(logits.shape)}"
         raise ValueError(f"logits: expected [tokens, experts] of floats, found {found}")
@@ -71,6 +76,7 @@ def moe_topk_gate(
     if not 1 <= k <= E:
         raise ValueError(f"k: expected 1 to {E} experts for each token, found {k}")
 
+    # launch
     weights = torch.empty(T, k, dtype=torch.float32, device=logits.device)
     idx = torch.empty(T, k, dtype=torch.int32, device=logits.device)
     if T:

@@ -33,18 +33,23 @@ class SparseMoE(nn.Module):
         Raises:
             ValueError: `x` is not 2-D, or has another number of channels than `d`.
         """
+        # check
         experts, d = self.router.shape
         if x.ndim != 2 or x.shape[1] != d:
             raise ValueError(f"x: expected [tokens, {d}], found {list(x.shape)}")
+        # route
         scores = torch.softmax(x @ self.router.T, dim=1)
         ranked, ranking = scores.sort(dim=1, descending=True, stable=True)
         gates, chosen = ranked[:, : self.k], ranking[:, : self.k]
         if self.renormalize:
             gates = gates / gates.sum(1, keepdim=True)
+        # sort by expert
         order = chosen.flatten().argsort()
         counts = chosen.flatten().bincount(minlength=experts)
         parts = x[order // self.k].split(counts.tolist())
+        # run the experts
         done = [self._expert(e, part) for e, part in enumerate(parts)]
+        # combine and balance
         # back to the tokens by a permutation: nothing is added up in an order left to chance
         out = torch.cat(done)[order.argsort()].view(len(x), self.k, d)
         balance = experts * (counts * scores.sum(0)).sum() / max(chosen.numel() * len(x), 1)
@@ -73,6 +78,7 @@ def train_toy(
     Returns:
         Lists `loss`, the error alone, and `entropy`, of the load, with an entry for each step.
     """
+    # training steps
     history: dict[str, list[float]] = {"loss": [], "entropy": []}
     optimizer = torch.optim.Adam(moe.parameters(), lr=lr)
     for x, target in batches:

@@ -31,7 +31,7 @@ def dispatch_slots(
 
     Source: Lepikhin et al. 2020, algorithm 1; Riquelme et al. 2021, appendix C.
     """
-    # TODO(kata): check, order, positions, slots (about 25 lines with helpers)
+    # TODO(kata): check, order the assignments, positions, slots (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -42,7 +42,7 @@ def drop_pad_stats(idx: Int[Tensor, "t k"], experts: int, capacity: int) -> tupl
     Raises:
         ValueError: `capacity` is below 1, or `idx` names an expert that there is not.
     """
-    raise NotImplementedError  # TODO(kata): from the counts (about 6 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, shares (about 6 lines with helpers)
 
 
 def min_capacity(idx: Int[Tensor, "t k"], experts: int, max_drop: float) -> int:
@@ -52,4 +52,4 @@ def min_capacity(idx: Int[Tensor, "t k"], experts: int, max_drop: float) -> int:
     Raises:
         ValueError: `max_drop` is not within 0 to 1, or `idx` names an expert that there is not.
     """
-    raise NotImplementedError  # TODO(kata): from the counts (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, fewest slots (about 5 lines)

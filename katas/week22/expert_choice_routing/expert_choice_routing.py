@@ -18,7 +18,7 @@ def expert_choice(
 
     Source: Zhou et al. 2022, section 3.2.
     """
-    raise NotImplementedError  # TODO(kata): how many, then the best of each (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, scores, choice (about 7 lines)
 
 
 def expert_choice_ffn(
@@ -29,7 +29,7 @@ def expert_choice_ffn(
     w2: Float[Tensor, "e f d"],
 ) -> Float[Tensor, "t d"]:
     """Each token's sum, over the experts that took it, of its gate times `silu(x @ w1) @ w2`."""
-    raise NotImplementedError  # TODO(kata): gather, two products, gates, add up (about 4 lines)
+    raise NotImplementedError  # TODO(kata): expert FFN, combine (about 4 lines)
 
 
 def experts_per_token(idx: Int[Tensor, "e c"], tokens: int) -> Int[Tensor, " t"]:

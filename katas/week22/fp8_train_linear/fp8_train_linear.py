@@ -53,8 +53,7 @@ def quant_1x128(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
-    # TODO(kata): a scale for each 128 numbers of a row (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, quantize (about 10 lines with helpers)
 
 
 def quant_128x128(
@@ -68,7 +67,7 @@ def quant_128x128(
     Raises:
         ValueError: as `quant_1x128`; the message begins with `w: `.
     """
-    raise NotImplementedError  # TODO(kata): a scale for each 128 x 128 numbers (1 line)
+    raise NotImplementedError  # TODO(kata): quantize (1 line)
 
 
 @triton.jit
@@ -113,8 +112,7 @@ def _fp8_gemm_nt_kernel(
     IN_ORDER: tl.constexpr, BLOCK: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): two halves of a tile of c: the loop over blocks of k, scales of either kind,
-    # stores (about 25 lines)
+    # TODO(kata): sum the products (about 25 lines)
     pass
 
 
@@ -144,8 +142,7 @@ def fp8_gemm_nt(
 
     Source: DeepSeek-V3 (arXiv 2412.19437), section 3.3.2.
     """
-    # TODO(kata): check, allocate, launch unless c is empty (about 5 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 5 lines)
 
 
 class FP8Linear(torch.autograd.Function):
@@ -158,15 +155,12 @@ class FP8Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, w: Tensor) -> Tensor:
         """Quantize x along k and, for the gradient of w, along tokens; w by blocks."""
-        # TODO(kata): quantize what y and the backward pass need; one product (about 7 lines with
-        # helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): forward (about 7 lines with helpers)
 
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of x, summed over n, and of w, summed over tokens, where they are needed."""
-        # TODO(kata): a product for each gradient that is needed (about 10 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): gradients (about 10 lines)
 
 
 def fp8_train_linear(
@@ -186,11 +180,11 @@ def fp8_train_linear(
         ValueError: an argument is not as said above, or not finite; in the backward pass dy is
             not finite (`dy: `). The message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, apply (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, forward (about 9 lines)
 
 
 def _check(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, out_dtype: torch.dtype) -> None:
-    raise NotImplementedError  # TODO(kata): the errors of fp8_gemm_nt (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _launch(

@@ -54,9 +54,10 @@ def test_gradients_in_half_precision(kata, oracle, device, seed):
 
 
 def test_a_gradient_that_lies_anywhere(kata, oracle, device, seed):
-    # of a sum it is one number, seen everywhere; of a transposed loss it lies by columns
+    # of a sum it is one number, seen everywhere, here beyond float16; of a transposed loss it lies
+    # by columns
     x, w, _ = draw(oracle, device, seed, tokens=140, n=128, k=128)
-    assert_gradients(kata, oracle, x, w, torch.full((1, 1), 3.0, device=device).expand(140, 128))
+    assert_gradients(kata, oracle, x, w, torch.full((1, 1), 3e6, device=device).expand(140, 128))
     x.grad = w.grad = None
     by_columns = torch.randn(128, 140, generator=torch.Generator().manual_seed(seed)).to(device).T
     assert_gradients(kata, oracle, x, w, by_columns)
@@ -190,6 +191,22 @@ def test_half_precision_is_quantized_in_float32(kata, device, seed, name):
     for what, one, other in zip(("numbers", "scales"), found, want, strict=True):
         off = int((one.float() != other.float()).sum())
         assert off == 0, f"{off} {what} of float16 differ from those of the same x in float32"
+
+
+@pytest.mark.parametrize("name", ["quant_1x128", "quant_128x128"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_numbers_may_be_finite_though_their_sum_is_not(kata, device, name, dtype):
+    x = torch.full((2, 128), torch.finfo(dtype).max, dtype=dtype, device=device)
+    numbers, scales = getattr(kata, name)(x)
+    assert numbers.float().unique().tolist() == [448.0]
+    assert scales.unique().tolist() == pytest.approx([torch.finfo(dtype).max / 448], rel=1e-6)
+
+
+def test_products_are_of_three_dtypes(kata, device):
+    a, scale = kata.quant_1x128(torch.ones(3, 128, device=device))
+    for dtype in (torch.float64, torch.float8_e4m3fn):
+        with pytest.raises(ValueError, match="^out_dtype: "):
+            kata.fp8_gemm_nt(a, scale, a, scale, dtype)
 
 
 @pytest.mark.parametrize(("name", "argument"), [("quant_1x128", "x"), ("quant_128x128", "w")])

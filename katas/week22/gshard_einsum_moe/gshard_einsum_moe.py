@@ -28,7 +28,8 @@ def moe_layer(
 
     Source: Lepikhin et al. 2020, section 3.2.
     """
-    raise NotImplementedError  # TODO(kata): check, four einsums, two constraints (about 10 lines)
+    # TODO(kata): check, dispatch to slots, expert FFN, place the outputs, combine (about 10 lines)
+    raise NotImplementedError
 
 
 def sent_bytes(
@@ -39,4 +40,4 @@ def sent_bytes(
 
     Tokens: two all-to-alls. Weights: an all-gather of `wi` and one of `wo`, round a ring.
     """
-    raise NotImplementedError  # TODO(kata): what leaves a device (about 5 lines)
+    raise NotImplementedError  # TODO(kata): bytes sent (about 5 lines)

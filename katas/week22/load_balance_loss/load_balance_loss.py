@@ -33,7 +33,7 @@ def load_balance_loss(
             more than E choices, or one that counts and is not from 0 to E - 1, or `mask` is not
             one bool for each token. Nothing has been sent then.
     """
-    # TODO(kata): check, count, sum over the ranks, multiply (about 30 lines with helpers)
+    # TODO(kata): check, count the choices, sum over the ranks, loss (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -46,4 +46,4 @@ def router_z_loss(
     Raises:
         ValueError: `logits` is not 2-D, or `mask` is not one bool for each token.
     """
-    raise NotImplementedError  # TODO(kata): of the tokens that count (2 lines)
+    raise NotImplementedError  # TODO(kata): check, z-loss (2 lines)

@@ -140,7 +140,7 @@ def moe_params(cfg: Config) -> Params:
         ValueError: `dense_layers` is not from 0 to `layers`, or there are layers of experts and
             `k` is not from 1 to `experts`.
     """
-    # TODO(kata): check; matrices, norms, embeddings (about 25 lines with helpers)
+    # TODO(kata): check, matrices, norms and embeddings (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -153,8 +153,7 @@ def flops_per_token(cfg: Config, seqlen: int, causal: bool = True) -> int:
     Raises:
         ValueError: As `moe_params`, or `seqlen` is below 1.
     """
-    # TODO(kata): check; matrices that a token meets, the head, scores (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, attention scores (about 8 lines)
 
 
 def compute_speedup(dense: Sequence[Point], moe: Sequence[Point], loss: float) -> float:
@@ -168,8 +167,7 @@ def compute_speedup(dense: Sequence[Point], moe: Sequence[Point], loss: float) -
             does not rise or its loss does not fall from point to point; or `loss` lies outside of
             one of them.
     """
-    # TODO(kata): the same loss on both curves (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, interpolate (about 15 lines with helpers)
 
 
 def crossover_compute(
@@ -188,4 +186,4 @@ def crossover_compute(
         ValueError: `lo` is not positive or not below `hi`, `rtol` is below 1e-12, or the same law
             is lower at both ends.
     """
-    raise NotImplementedError  # TODO(kata): check, bisect in log C (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, bisect (about 15 lines)

@@ -15,7 +15,8 @@ def _gate_kernel(
     logits_ptr, weights_ptr, idx_ptr, T, E, row_stride, K: tl.constexpr,
     RENORMALIZE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a tile of logits, k rounds of argmax, one store of each result (about 20 lines)
+    # TODO(kata): load the logits, normalizer, rounds of argmax, renormalize and store (about 20
+    # lines)
     pass
 
 
@@ -37,5 +38,4 @@ def moe_topk_gate(
         ValueError: `logits` is not floating point, not 2-D, or has gaps in its rows, or `k` is
             not from 1 to the number of experts.
     """
-    # TODO(kata): check, allocate, choose the tile, launch (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 20 lines)

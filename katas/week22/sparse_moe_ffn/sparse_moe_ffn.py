@@ -32,7 +32,8 @@ class SparseMoE(nn.Module):
         Raises:
             ValueError: `x` is not 2-D, or has another number of channels than `d`.
         """
-        # TODO(kata): check, gates, sort, experts, back, balance (about 15 lines with helpers)
+        # TODO(kata): check, route, sort by expert, run the experts, combine and balance (about 15
+        # lines with helpers)
         raise NotImplementedError
 
 
@@ -52,4 +53,4 @@ def train_toy(
     Returns:
         Lists `loss`, the error alone, and `entropy`, of the load, with an entry for each step.
     """
-    raise NotImplementedError  # TODO(kata): a loop of steps (about 10 lines)
+    raise NotImplementedError  # TODO(kata): training steps (about 10 lines)
