@@ -28,11 +28,13 @@ def select_with_bias(
     Raises:
         ValueError: `bias` is not one number for each expert, or `k` is not from 1 to their number.
     """
+    # check
     experts = scores.shape[1]
     if bias.shape != (experts,):
         raise ValueError(f"bias: expected {experts} numbers, found shape {tuple(bias.shape)}")
     if not 1 <= k <= experts:
         raise ValueError(f"k: expected 1 to {experts}, found {k}")
+    # choose with the bias
     idx = (scores + bias).sort(descending=True, stable=True).indices[:, :k]
     return scores.gather(1, idx), idx
 
@@ -59,14 +61,17 @@ def update_bias(
         ValueError: `u` is not above 0, or `counts` has another shape than `bias`. Nothing has been
             sent then.
     """
+    # check
     if not u > 0:
         raise ValueError(f"u: expected a number above 0, found {u}")
     if counts.shape != bias.shape:
         raise ValueError(f"counts: expected {len(bias)} numbers, found shape {tuple(counts.shape)}")
+    # load of all ranks
     # a copy, since the sum over the ranks is formed in place
     total = counts.to(torch.int32, copy=True)
     if dp is not None:
         dp.all_reduce(total).wait()
+    # compare and nudge
     load = total.long()
     # load < mean, without dividing: in whole numbers the sign is exact
     return bias + u * (load.sum() - len(load) * load).sign()
@@ -79,10 +84,12 @@ def routing_health(counts: Int[Tensor, " e"]) -> dict[str, float | int]:
     Raises:
         ValueError: `counts` are all 0.
     """
+    # check
     load = sorted(counts.tolist())
     experts, total = len(load), sum(load)
     if total == 0:
         raise ValueError("counts: expected some choices, found none")
+    # measure a load
     shares = [c / total for c in load if c]
     entropy = sum(share * math.log(1 / share) for share in shares)
     # Σ over pairs |a - b|: in order, a number is subtracted from all after it, and so on
@@ -97,7 +104,7 @@ def routing_health(counts: Int[Tensor, " e"]) -> dict[str, float | int]:
 
 def diagnose(history: Int[Tensor, "steps e"]) -> str:
     """
-    Tell what ails a router from the counts of its steps, of which the second half is looked at.
+    Tell what is wrong with a router from the second half of the counts of its steps.
 
     Returns:
         The first that applies: "collapsed", "dead_experts", "skewed", "oscillating" or "healthy".
@@ -105,6 +112,7 @@ def diagnose(history: Int[Tensor, "steps e"]) -> str:
     Raises:
         ValueError: `history` has no choices in its second half.
     """
+    # judge the second half
     recent = history[len(history) // 2 :]
     recent = recent[recent.sum(1) > 0]
     if len(recent) == 0:

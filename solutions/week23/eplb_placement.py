@@ -1,6 +1,6 @@
 """Kata week23/eplb_placement: which experts have replicas, and which GPU has which.
 
-Popular experts are copied, and the copies are packed so that all GPUs have as much to do.
+Popular experts are copied, and the copies are packed so that all GPUs have about as much to do.
 """
 
 from collections import Counter
@@ -29,9 +29,11 @@ def replicate(load: Sequence[float], n_phys: int) -> list[int]:
     Raises:
         ValueError: load is empty or not all at least 0; n_phys is below the number of experts.
     """
+    # check
     _check(load)
     if n_phys < len(load):
         raise ValueError(f"n_phys: expected at least {len(load)} experts, found {n_phys}.")
+    # copy the busiest
     phy2log = [*range(len(load))]
     heap = [(-one, 1, expert) for expert, one in enumerate(load)]
     heapify(heap)
@@ -44,7 +46,7 @@ def replicate(load: Sequence[float], n_phys: int) -> list[int]:
 
 def balanced_pack(load: Sequence[float], n_bins: int) -> list[list[int]]:
     """
-    Return the items of each bin, as many in each, in the order in which they were put there.
+    Return the items of each bin, equally many, in the order in which they were put there.
 
     The largest item goes first (of equal ones that with the lowest number), each to the bin with
     the smallest load that has room (of equal ones the first).
@@ -52,9 +54,11 @@ def balanced_pack(load: Sequence[float], n_bins: int) -> list[list[int]]:
     Raises:
         ValueError: load is empty or not all at least 0; n_bins does not divide the items.
     """
+    # check
     _check(load)
     if n_bins < 1 or len(load) % n_bins:
         raise ValueError(f"n_bins: expected a divisor of {len(load)} items, found {n_bins}.")
+    # pack by falling load
     bins: list[list[int]] = [[] for _ in range(n_bins)]
     heap = [(0.0, at) for at in range(n_bins)]
     for item in sorted(range(len(load)), key=load.__getitem__, reverse=True):
@@ -85,6 +89,7 @@ def rebalance(
 
     Source: DeepSeek-AI, EPLB.
     """
+    # check
     for layer in load:
         _check(layer)
     if len({len(layer) for layer in load}) != 1:
@@ -100,9 +105,11 @@ def rebalance(
         raise ValueError(
             f"n_phys: expected a multiple of {n_gpus} GPUs, {n_experts} or more, found {n_phys}."
         )
+    # groups to nodes
     if n_groups % n_nodes:
         n_groups = n_nodes = 1
     phy2log = [_place(layer, n_phys, n_groups, n_nodes, n_gpus) for layer in load]
+    # index the replicas
     log2phy = [[[] for _ in range(n_experts)] for _ in load]
     for replicas, experts in zip(log2phy, phy2log, strict=True):
         for at, expert in enumerate(experts):
@@ -114,10 +121,12 @@ def _place(
     load: Sequence[float], n_phys: int, n_groups: int, n_nodes: int, n_gpus: int
 ) -> list[int]:
     """Return the expert of each replica of one layer: groups to nodes, copies, copies to GPUs."""
+    # groups to nodes
     size = len(load) // n_groups
     groups = [sum(load[at : at + size]) for at in range(0, len(load), size)]
     phy2log = []
     for node in balanced_pack(groups, n_nodes):
+        # place inside a node
         experts = [group * size + at for group in node for at in range(size)]
         replicas = [experts[at] for at in replicate([load[e] for e in experts], n_phys // n_nodes)]
         counts = Counter(replicas)

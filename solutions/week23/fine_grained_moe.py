@@ -1,4 +1,4 @@
-"""Kata week23/fine_grained_moe: many small experts, some of them for everybody.
+"""Kata week23/fine_grained_moe: many small experts, some of them for every token.
 
 A token's own experts are chosen within a few groups, so that it is sent to few GPUs.
 """
@@ -21,7 +21,7 @@ class Experts(NamedTuple):
 
 
 def swiglu(experts: Experts, e: int, x: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
-    """Answer of expert `e` to the tokens `x`."""
+    """Output of expert `e` for the tokens `x`."""
     w_gate, w_up, w_down = (weights[e] for weights in experts)
     return (silu(x @ w_gate) * (x @ w_up)) @ w_down
 
@@ -43,6 +43,7 @@ def group_limited_topk(
         ValueError: `n_group` does not divide the experts, `topk_group` is not from 1 to
             `n_group`, or `k` is not from 1 to the number of experts in `topk_group` groups.
     """
+    # check
     t, experts = scores.shape
     if n_group < 1 or experts % n_group:
         raise ValueError(f"n_group: expected a divisor of {experts}, found {n_group}")
@@ -51,10 +52,12 @@ def group_limited_topk(
     size = experts // n_group
     if not 1 <= k <= topk_group * size:
         raise ValueError(f"k: expected 1 to {topk_group * size}, found {k}")
+    # score the groups
     groups = scores.reshape(t, n_group, size)
     of_groups = groups.topk(min(2, size)).values.sum(2)
     # a stable sort, since topk leaves open which of equal ones it takes
     best = of_groups.sort(descending=True, stable=True).indices[:, :topk_group]
+    # choose in the best
     closed = torch.ones_like(of_groups, dtype=torch.bool).scatter(1, best, False)
     allowed = groups.masked_fill(closed[:, :, None], -math.inf).reshape(t, experts)
     ranked, ranking = allowed.sort(descending=True, stable=True)
@@ -68,9 +71,11 @@ def split_experts(experts: Experts, m: int) -> Experts:
     Raises:
         ValueError: `m` is below 1, or does not divide the hidden channels.
     """
+    # check
     e, d, f = experts.w_gate.shape
     if m < 1 or f % m:
         raise ValueError(f"m: expected a divisor of {f}, found {m}")
+    # cut along f
     w_gate, w_up = (
         weights.reshape(e, d, m, f // m).permute(0, 2, 1, 3).reshape(e * m, d, f // m)
         for weights in experts[:2]
@@ -89,21 +94,24 @@ def deepseek_moe(
     scale: float = 1.0,
 ) -> Float[Tensor, "t d"]:
     """
-    Add what all shared experts answer to what a token's `k` routed experts do, weighted.
+    Add the outputs of all shared experts to the weighted outputs of a token's `k` routed experts.
 
     A token's affinities are the sigmoids of `x @ router_w.T`; its gates are those of the experts
     chosen by `group_limited_topk`, divided by their sum, times `scale`. Every expert computes the
-    tokens that asked it and no others.
+    tokens that chose it and no others.
 
     Raises:
         ValueError: `router_w` has not one row for each routed expert, or as `group_limited_topk`.
     """
+    # check
     experts, d = routed.w_gate.shape[:2]
     if len(router_w) != experts:
         raise ValueError(f"router_w: expected {experts} rows, found {len(router_w)}")
+    # choose in the best
     affinity = torch.sigmoid(x @ router_w.T)
     gates, idx = group_limited_topk(affinity, n_group, topk_group, k)
     gates = scale * gates / gates.sum(1, keepdim=True)
+    # run the experts
     order = idx.flatten().argsort()
     parts = x[order // k].split(idx.flatten().bincount(minlength=experts).tolist())
     done = torch.cat([swiglu(routed, e, part) for e, part in enumerate(parts)])
@@ -119,6 +127,7 @@ def n_combinations(experts: int, k: int, n_group: int = 1, topk_group: int = 1) 
 
     All are positive, and `n_group` divides `experts`; where no set is possible there are 0.
     """
+    # count the sets
     size = experts // n_group
     # by inclusion and exclusion: sets that touch each of j given groups
     return sum(

@@ -52,17 +52,20 @@ def dispatch(
         ValueError: E: the ranks cannot share it evenly; idx: not from 0 to E - 1; gates: not of
             the shape of idx. Nothing has been sent then.
     """
+    # check
     if E < 1 or E % comm.world:
         raise ValueError(f"E: expected a multiple of {comm.world} ranks, found {E}.")
     if ((idx < 0) | (idx >= E)).any():
         raise ValueError(f"idx: expected 0 to {E - 1}, found {idx.min()} to {idx.max()}.")
     if gates.shape != idx.shape:
         raise ValueError(f"gates: expected {tuple(idx.shape)}, found {tuple(gates.shape)}.")
+    # who goes where
     here = E // comm.world
     owner = idx // here
     goes = torch.zeros(len(x), comm.world, dtype=torch.bool, device=x.device)
     goes.scatter_(1, owner, True)
     dest, tokens = goes.t().nonzero(as_tuple=True)
+    # exchange counts
     sent = goes.sum(dim=0)
     received = torch.empty_like(sent)
     comm.all_to_all(received, sent).wait()
@@ -73,6 +76,7 @@ def dispatch(
         sent=sent.tolist(),
         received=received.tolist(),
     )
+    # send the rows
     dest = dest[:, None]
     there = owner[tokens] == dest
     local = torch.where(there, idx[tokens] - here * dest, -1)
@@ -89,6 +93,7 @@ def combine(y_partial: Float[Tensor, "r hidden"], ctx: object) -> Float[Tensor, 
 
     `ctx` is what `dispatch` returned. Differentiable.
     """
+    # add up what returns
     (back,) = _Swap.apply(ctx.comm, ctx.received, ctx.sent, y_partial)
     return back.new_zeros(ctx.n_tokens, back.shape[1]).index_add(0, ctx.tokens, back)
 
@@ -107,6 +112,7 @@ def moe_ep_forward(
     Raises:
         ValueError: as `dispatch`.
     """
+    # run local experts
     xr, idx_local, gates_r, ctx = dispatch(x, idx, gates, comm.world * len(w_in), comm)
     y = torch.zeros_like(xr)
     # experts without rows too: every rank needs the same graph, whose backward communicates
@@ -139,6 +145,7 @@ def _swap(
     comm: Collectives, leaving: list[int], arriving: list[int], parts: Sequence[Tensor]
 ) -> list[Tensor]:
     """Send rows of `parts`, `leaving` of them to each rank, as bytes in one collective."""
+    # send the rows
     rows = [_fresh(part).view(torch.uint8) for part in parts]
     packed = torch.cat(rows, dim=1)
     received = packed.new_empty(sum(arriving), packed.shape[1])

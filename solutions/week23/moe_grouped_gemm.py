@@ -48,9 +48,11 @@ def tile_schedule(
     Returns:
         For each tile its expert and its first row, in the order of rows; how many tiles there are.
     """
+    # count the tiles
     experts = len(offsets) - 1
     tiles = -(-offsets.diff() // block_m)  # a sum could pass 2^31
     ends = tiles.cumsum(0, dtype=torch.int32)
+    # expert of each tile
     at = torch.arange(rows // block_m + experts, dtype=torch.int32, device=offsets.device)
     expert = torch.searchsorted(ends, at, right=True, out_int32=True)
     there = at < ends[-1]
@@ -91,6 +93,7 @@ def _grouped_gemm_kernel(
     x_strides, w_strides, BY_DESCRIPTOR: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # rows of the tile
     num_m, num_n = tl.load(num_tiles_ptr), tl.cdiv(N, BLOCK_N)
     # flattened into one loop with the one over K, so that the next tile's loads start early
     for tile in tl.range(tl.program_id(0), num_m * num_n, tl.num_programs(0), flatten=True):
@@ -98,6 +101,7 @@ def _grouped_gemm_kernel(
         row, col = tl.load(tile_row_ptr + m), n * BLOCK_N
         expert = tl.load(tile_expert_ptr + m)
         end = tl.load(offsets_ptr + expert + 1)
+        # sum the products
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in range(0, K, BLOCK_K):
             if BY_DESCRIPTOR:
@@ -118,8 +122,10 @@ def _dw_kernel(
     x_ptr, dy_ptr, dw_ptr, offsets_ptr, N, K, x_strides, dy_strides,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # rows of the tile
     expert, k, n = tl.program_id(2), tl.program_id(1) * BLOCK_M, tl.program_id(0) * BLOCK_N
     begin, end = tl.load(offsets_ptr + expert), tl.load(offsets_ptr + expert + 1)
+    # sum the products
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for row in range(begin, end, BLOCK_K):
         x_tile = _load_tile(x_ptr, row, k, end, K, x_strides, BLOCK_K, BLOCK_M)
@@ -147,6 +153,7 @@ def moe_grouped_gemm(
 
     Source: Gale et al. 2022 (MegaBlocks, arXiv 2211.15841), section 5; Triton tutorial 08.
     """
+    # check
     _check_rows("x", x)
     if w.ndim != 3 or w.shape[1] != x.shape[1] or not len(w):
         raise ValueError(f"w: expected [experts, {x.shape[1]}, n], found {tuple(w.shape)}")
@@ -154,6 +161,7 @@ def moe_grouped_gemm(
     _check_offsets(offsets, x)
     if len(offsets) != len(w) + 1:
         raise ValueError(f"offsets: expected {len(w) + 1}, found {len(offsets)}")
+    # launch
     y = torch.empty(len(x), w.shape[2], dtype=x.dtype, device=x.device)
     if y.numel():
         _launch(x, w, offsets, y)
@@ -176,11 +184,13 @@ def grouped_gemm_dw(
     Raises:
         ValueError: as `moe_grouped_gemm`.
     """
+    # check
     _check_rows("x", x)
     if dy.ndim != 2 or len(dy) != len(x):
         raise ValueError(f"dy: expected [{len(x)}, n], found {tuple(dy.shape)}")
     _check_like_x("dy", dy, x)
     _check_offsets(offsets, x)
+    # launch
     (_, k), n, experts = x.shape, dy.shape[1], len(offsets) - 1
     dw = torch.empty(experts, k, n, dtype=x.dtype, device=x.device)
     if dw.numel():

@@ -53,7 +53,8 @@ BYTES_PER_PARAM = {"infer": 2, "train": 16}
 
 
 def param_counts(cfg: MoeCfg) -> tuple[int, int]:
-    """All parameters, and those that one token meets."""
+    """All parameters, and those that one token uses."""
+    # count the parameters
     rest = cfg.layers * (_attention(cfg) + _replicated(cfg)) + 2 * cfg.vocab * cfg.h + cfg.h
     experts = cfg.layers * _expert(cfg)
     return rest + cfg.experts * experts, rest + cfg.top_k * experts
@@ -66,7 +67,9 @@ def params_per_gpu(cfg: MoeCfg, plan: Plan) -> int:
     Raises:
         ValueError: The plan does not divide the model. The message begins with the plan's field.
     """
+    # check
     _check(cfg, plan)
+    # share of a GPU
     layer = _attention(cfg) // plan.tp + _replicated(cfg)
     layer += cfg.experts // plan.ep * _expert(cfg) // plan.etp
     rows = -(-cfg.vocab // plan.tp)
@@ -82,8 +85,10 @@ def vram_per_gpu(cfg: MoeCfg, plan: Plan, mode: str) -> int:
     Raises:
         ValueError: As `params_per_gpu`, or `mode` is not in `BYTES_PER_PARAM`.
     """
+    # check
     if mode not in BYTES_PER_PARAM:
         raise ValueError(f"mode: expected one of {', '.join(BYTES_PER_PARAM)}, found {mode!r}")
+    # share of a GPU
     return BYTES_PER_PARAM[mode] * params_per_gpu(cfg, plan)
 
 
@@ -99,7 +104,9 @@ def a2a_bytes_per_forward(
     Raises:
         ValueError: As `params_per_gpu`.
     """
+    # check
     _check(cfg, plan)
+    # copies that leave
     copies = float(cfg.top_k)
     if dedup:
         others = cfg.experts - cfg.experts // plan.ep
@@ -116,6 +123,7 @@ def compare_dense(moe: MoeCfg, dense: MoeCfg, plan: Plan, itemsize: int = 2) -> 
     Raises:
         ValueError: As `params_per_gpu`, of the mixture.
     """
+    # beside a dense model
     (total, active), (dense_total, dense_active) = param_counts(moe), param_counts(dense)
     sent = a2a_bytes_per_forward(moe, plan, 1, itemsize) * plan.pp
     return {
@@ -150,6 +158,7 @@ def best_plan(cfg: MoeCfg, n_gpus: int, machine: Machine, tokens: int, mode: str
         ValueError: `mode` is not in `BYTES_PER_PARAM`, or no plan fits; the message then begins
             with "machine".
     """
+    # best of what fits
     fitting = [
         plan
         for plan in _plans(cfg, n_gpus)
@@ -161,6 +170,7 @@ def best_plan(cfg: MoeCfg, n_gpus: int, machine: Machine, tokens: int, mode: str
 
 
 def _plans(cfg: MoeCfg, n_gpus: int) -> Iterator[Plan]:
+    # best of what fits
     divisors = [size for size in range(1, n_gpus + 1) if n_gpus % size == 0]
     for tp, pp, ep, etp in product(divisors, repeat=4):
         dp, left = divmod(n_gpus, tp * pp)
@@ -182,6 +192,7 @@ def _expert(cfg: MoeCfg) -> int:
 
 
 def _problem(cfg: MoeCfg, plan: Plan) -> str | None:
+    # check
     if cfg.heads % plan.tp:
         return f"tp: expected a divisor of {cfg.heads} heads, found {plan.tp}"
     if cfg.layers % plan.pp:

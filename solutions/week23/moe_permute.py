@@ -32,12 +32,14 @@ def permute_map(
         ValueError: `num_experts` is below 1, `idx` is not a 2-D int32 or int64 tensor, or holds
             something else than 0 to num_experts - 1. The message begins with the argument's name.
     """
+    # check
     if num_experts < 1:
         raise ValueError(f"num_experts: expected at least 1, found {num_experts}")
     if idx.ndim != 2 or idx.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"idx: expected 2-D int32 or int64, found {idx.dtype} {tuple(idx.shape)}")
     if ((idx < 0) | (idx >= num_experts)).any():
         raise ValueError(f"idx: expected experts 0 to {num_experts - 1}, found others")
+    # rows of the choices
     experts = idx.flatten()
     order = experts.argsort(stable=True)
     rows = torch.arange(len(order), dtype=torch.int32, device=idx.device)
@@ -49,11 +51,13 @@ def permute_map(
 def _permute_kernel(
     x_ptr, pos_ptr, out_ptr, H, x_row_stride, x_col_stride, K: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
+    # load the row
     token = tl.program_id(0).to(tl.int64)
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         x_ptrs = x_ptr + token * x_row_stride + cols.to(tl.int64) * x_col_stride
         x = tl.load(x_ptrs, mask=cols < H)
+        # store it k times
         for choice in tl.static_range(K):
             row = tl.load(pos_ptr + token * K + choice).to(tl.int64)
             tl.store(out_ptr + row * H + cols, x, mask=cols < H)
@@ -64,6 +68,7 @@ def _unpermute_kernel(
     y_ptr, pos_ptr, gates_ptr, out_ptr, H, y_row_stride, y_col_stride,
     K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # sum the k rows
     token = tl.program_id(0).to(tl.int64)
     for start in range(0, H, BLOCK):
         cols = start + tl.arange(0, BLOCK)
@@ -93,10 +98,12 @@ def moe_permute(
 
     Source: Gale et al. 2022 (MegaBlocks, arXiv 2211.15841), section 5.
     """
+    # check
     _check_rows("x", x)
     _check_small("pos", pos, x, torch.int32)
     if len(pos) != len(x):
         raise ValueError(f"pos: expected {len(x)} rows as x has, found {len(pos)}")
+    # launch
     (tokens, h), k = x.shape, pos.shape[1]
     out = torch.empty(tokens * k, h, dtype=x.dtype, device=x.device)
     if len(out):
@@ -127,6 +134,7 @@ def moe_unpermute(
             element of `pos`; shape, dtype or device of another argument do not fit, or it is not
             contiguous. The message begins with the argument's name.
     """
+    # check
     _check_rows("y", y)
     _check_small("pos", pos, y, torch.int32)
     if pos.numel() != len(y):
@@ -134,6 +142,7 @@ def moe_unpermute(
     _check_small("gates", gates, y, torch.float32)
     if gates.shape != pos.shape:
         raise ValueError(f"gates: expected {tuple(pos.shape)} like pos, found {gates.shape}")
+    # launch
     (tokens, k), h = pos.shape, y.shape[1]
     out = torch.empty(tokens, h, dtype=y.dtype, device=y.device)
     if tokens:

@@ -58,10 +58,12 @@ def nvfp4_train_quant(
 def _quantize(
     name: str, x: Tensor, rows: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    # check
     if x.shape[1] % BLOCK or x.shape[0] % rows:
         raise ValueError(f"{name}: expected blocks of {rows} x {BLOCK}, found {tuple(x.shape)}")
     if not x.isfinite().all():
         raise ValueError(f"{name}: expected finite numbers, found {x[~x.isfinite()][0].item()}")
+    # two levels of scales
     x = x.contiguous()
     tiles = x.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, rows))
     most = tiles.abs().amax(dim=(1, 3))
@@ -69,8 +71,10 @@ def _quantize(
     tensor_scale = (largest / (E2M1_LARGEST * E4M3_LARGEST)).clamp_min(TINY)
     scales = (most / E2M1_LARGEST / tensor_scale).clamp(E4M3_LEAST, E4M3_LARGEST)
     scales = scales.to(torch.float8_e4m3fn)
+    # round to a code
     scaled = x / _spread(scales.float() * tensor_scale, rows)
     codes = _codes(scaled.abs().clamp(max=E2M1_LARGEST), generator) + 8 * scaled.signbit()
+    # two in a byte
     pairs = codes.to(torch.uint8).unflatten(1, (-1, 2))
     return pairs[..., 0] | pairs[..., 1] << 4, scales, tensor_scale
 
@@ -82,6 +86,7 @@ def _spread(scales: Tensor, rows: int) -> Tensor:
 
 def _codes(size: Tensor, generator: torch.Generator | None) -> Tensor:
     """Codes of sizes up to 6."""
+    # round to a code
     values = torch.tensor(E2M1_VALUES, device=size.device)
     below = torch.searchsorted(values, size, right=True) - 1
     above = (below + 1).clamp(max=len(values) - 1)
@@ -112,10 +117,12 @@ def hadamard16(
         ValueError: the columns of `x` are no multiple of 16, or there are not 16 `signs` of 1 and
             -1; the message begins with the argument's name.
     """
+    # check
     if x.shape[1] % BLOCK:
         raise ValueError(f"x: expected columns in multiples of {BLOCK}, found {x.shape[1]}")
     if signs.shape != (BLOCK,) or not (signs.abs() == 1).all():
         raise ValueError(f"signs: expected {BLOCK} of 1 and -1, found {signs.tolist()}")
+    # transform each 16
     h = torch.ones(1, 1, device=x.device)
     two = torch.tensor([[1.0, 1.0], [1.0, -1.0]], device=x.device)
     while len(h) < BLOCK:
@@ -141,8 +148,10 @@ def wgrad_nvfp4(
 
     Source: NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv 2509.25149), section 4.
     """
+    # check
     if len(dy) != len(x):
         raise ValueError(f"dy: expected {len(x)} tokens as x has, found {len(dy)}")
+    # product along tokens
     a = _quantize("dy", hadamard16(dy.T, signs), 1, generator)
     b = _quantize("x", hadamard16(x.T, signs), 1, None)
     return nvfp4_dequant(*a) @ nvfp4_dequant(*b).T

@@ -102,12 +102,14 @@ MIXTRAL_8X7B = Moe(
 
 def expected_ranks(E: int, P: int, k: int) -> float:
     """
-    Return on how many of `P` ranks a token has experts, which chooses `k` of `E` at random.
+    Return on how many of `P` ranks a token has experts if it chooses `k` of `E` at random.
 
     Raises:
         ValueError: P does not divide E; k is not from 1 to E.
     """
+    # check
     _check_experts(E, P, k)
+    # expected numbers
     return P * (1 - comb(E - E // P, k) / comb(E, k))
 
 
@@ -118,9 +120,11 @@ def expected_experts(E: int, k: int, tokens: int) -> float:
     Raises:
         ValueError: k is not from 1 to E; tokens below 0.
     """
+    # check
     _check_experts(E, 1, k)
     if tokens < 0:
         raise ValueError(f"tokens: expected at least 0, found {tokens}.")
+    # expected numbers
     return E * (1 - (1 - k / E) ** tokens)
 
 
@@ -136,8 +140,10 @@ def a2a_time(
         ValueError: P does not divide E, or leaves a node partly used; k is not from 1 to E; tokens
             below 0; a bandwidth of links is not above 0.
     """
+    # check
     if tokens < 0:
         raise ValueError(f"tokens: expected at least 0, found {tokens}.")
+    # time of the busier port
     nbytes = tokens * _row_bytes(k, hidden, itemsize, P, E)
     ports = _ports(P, links)
     return max(peers * (alpha + nbytes / bw) for peers, alpha, bw in ports)
@@ -150,10 +156,12 @@ def crossover_tokens(k: int, hidden: int, itemsize: int, P: int, E: int, links: 
     Raises:
         ValueError: as `a2a_time`; P is 1.
     """
+    # check
     nbytes = _row_bytes(k, hidden, itemsize, P, E)
     ports = _ports(P, links)
     if P == 1:
         raise ValueError("P: expected more than 1 rank, found 1.")
+    # twice the latency
     latency = max(peers * alpha for peers, alpha, _ in ports)
     return min(
         (2 * latency - peers * alpha) / (peers * nbytes / bw) for peers, alpha, bw in ports if peers
@@ -167,8 +175,10 @@ def _row_bytes(k: int, hidden: int, itemsize: int, P: int, E: int) -> float:
 
 def _ports(P: int, links: Links) -> list[tuple[int, float, float]]:
     """Return peers, latency and bandwidth of both ports of a GPU."""
+    # check
     if not (links.intra_bw > 0 and links.inter_bw > 0):
         raise ValueError(f"links: expected bandwidths above 0, found {links}.")
+    # time of the busier port
     near = min(P, links.gpus_per_node)
     if P % near:
         raise ValueError(f"P: expected whole nodes of {near}, found {P}.")
@@ -194,7 +204,9 @@ def moe_decode_step_time(batch: int, ep: int, cfg: Moe, gpu: Gpu) -> dict[str, f
     Raises:
         ValueError: ep is no width for this model and these links; batch below 1.
     """
+    # check
     _check_width(batch, ep, cfg, gpu)
+    # parts of a step
     dense_bytes = cfg.dense_params * cfg.weight_itemsize
     cache = batch * cfg.context * cfg.kv_bytes
     attn = max(
@@ -228,8 +240,10 @@ def best_ep(batch: int, cfg: Moe, gpu: Gpu, slo_s: float) -> tuple[int, float] |
     Raises:
         ValueError: batch below 1.
     """
+    # check
     if batch < 1:
         raise ValueError(f"batch: expected at least 1, found {batch}.")
+    # widths that fit
     per_node = gpu.links.gpus_per_node
     found = []
     for ep in range(1, cfg.E + 1):

@@ -28,8 +28,7 @@ def select_with_bias(
     Raises:
         ValueError: `bias` is not one number for each expert, or `k` is not from 1 to their number.
     """
-    # TODO(kata): check, sort with the bias, gather without (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, choose with the bias (about 7 lines)
 
 
 def update_bias(
@@ -54,7 +53,7 @@ def update_bias(
         ValueError: `u` is not above 0, or `counts` has another shape than `bias`. Nothing has been
             sent then.
     """
-    # TODO(kata): check, sum over the ranks, compare, nudge (about 9 lines)
+    # TODO(kata): check, load of all ranks, compare and nudge (about 9 lines)
     raise NotImplementedError
 
 
@@ -65,12 +64,12 @@ def routing_health(counts: Int[Tensor, " e"]) -> dict[str, float | int]:
     Raises:
         ValueError: `counts` are all 0.
     """
-    raise NotImplementedError  # TODO(kata): four numbers (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, measure a load (about 15 lines)
 
 
 def diagnose(history: Int[Tensor, "steps e"]) -> str:
     """
-    Tell what ails a router from the counts of its steps, of which the second half is looked at.
+    Tell what is wrong with a router from the second half of the counts of its steps.
 
     Returns:
         The first that applies: "collapsed", "dead_experts", "skewed", "oscillating" or "healthy".
@@ -78,4 +77,4 @@ def diagnose(history: Int[Tensor, "steps e"]) -> str:
     Raises:
         ValueError: `history` has no choices in its second half.
     """
-    raise NotImplementedError  # TODO(kata): second half, its sum and its steps (about 15 lines)
+    raise NotImplementedError  # TODO(kata): judge the second half (about 15 lines)

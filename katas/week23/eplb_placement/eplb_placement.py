@@ -1,6 +1,6 @@
 """Kata week23/eplb_placement: which experts have replicas, and which GPU has which.
 
-Popular experts are copied, and the copies are packed so that all GPUs have as much to do.
+Popular experts are copied, and the copies are packed so that all GPUs have about as much to do.
 """
 
 from collections import Counter
@@ -28,14 +28,12 @@ def replicate(load: Sequence[float], n_phys: int) -> list[int]:
     Raises:
         ValueError: load is empty or not all at least 0; n_phys is below the number of experts.
     """
-    # TODO(kata): check; whose load per replica is largest gets one more (about 15 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, copy the busiest (about 15 lines with helpers)
 
 
 def balanced_pack(load: Sequence[float], n_bins: int) -> list[list[int]]:
     """
-    Return the items of each bin, as many in each, in the order in which they were put there.
+    Return the items of each bin, equally many, in the order in which they were put there.
 
     The largest item goes first (of equal ones that with the lowest number), each to the bin with
     the smallest load that has room (of equal ones the first).
@@ -43,8 +41,7 @@ def balanced_pack(load: Sequence[float], n_bins: int) -> list[list[int]]:
     Raises:
         ValueError: load is empty or not all at least 0; n_bins does not divide the items.
     """
-    # TODO(kata): check; the largest item to the emptiest bin that has room (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, pack by falling load (about 15 lines)
 
 
 def rebalance(
@@ -65,6 +62,6 @@ def rebalance(
 
     Source: DeepSeek-AI, EPLB.
     """
-    # TODO(kata): check; per layer groups to nodes, replicas, replicas to GPUs; then the other way
-    # round (about 35 lines with helpers)
+    # TODO(kata): check, groups to nodes, place inside a node, index the replicas (about 35 lines
+    # with helpers)
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Kata week23/fine_grained_moe: many small experts, some of them for everybody.
+"""Kata week23/fine_grained_moe: many small experts, some of them for every token.
 
 A token's own experts are chosen within a few groups, so that it is sent to few GPUs.
 """
@@ -21,7 +21,7 @@ class Experts(NamedTuple):
 
 
 def swiglu(experts: Experts, e: int, x: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
-    """Answer of expert `e` to the tokens `x`."""
+    """Output of expert `e` for the tokens `x`."""
     w_gate, w_up, w_down = (weights[e] for weights in experts)
     return (silu(x @ w_gate) * (x @ w_up)) @ w_down
 
@@ -43,7 +43,7 @@ def group_limited_topk(
         ValueError: `n_group` does not divide the experts, `topk_group` is not from 1 to
             `n_group`, or `k` is not from 1 to the number of experts in `topk_group` groups.
     """
-    # TODO(kata): check, the groups' scores, close groups, choose (about 15 lines)
+    # TODO(kata): check, score the groups, choose in the best (about 15 lines)
     raise NotImplementedError
 
 
@@ -68,16 +68,16 @@ def deepseek_moe(
     scale: float = 1.0,
 ) -> Float[Tensor, "t d"]:
     """
-    Add what all shared experts answer to what a token's `k` routed experts do, weighted.
+    Add the outputs of all shared experts to the weighted outputs of a token's `k` routed experts.
 
     A token's affinities are the sigmoids of `x @ router_w.T`; its gates are those of the experts
     chosen by `group_limited_topk`, divided by their sum, times `scale`. Every expert computes the
-    tokens that asked it and no others.
+    tokens that chose it and no others.
 
     Raises:
         ValueError: `router_w` has not one row for each routed expert, or as `group_limited_topk`.
     """
-    # TODO(kata): gates, sort by expert, experts, back, shared ones (about 15 lines)
+    # TODO(kata): check, choose in the best, run the experts (about 15 lines)
     raise NotImplementedError
 
 
@@ -87,4 +87,4 @@ def n_combinations(experts: int, k: int, n_group: int = 1, topk_group: int = 1) 
 
     All are positive, and `n_group` divides `experts`; where no set is possible there are 0.
     """
-    raise NotImplementedError  # TODO(kata): count by groups touched (about 6 lines)
+    raise NotImplementedError  # TODO(kata): count the sets (about 6 lines)

@@ -118,7 +118,7 @@ def test_all_parts_of_the_experts_chosen_are_the_coarse_layer(kata, oracle, devi
         scale=float(m),
     )
     off = (fine - coarse).abs().max().item()
-    assert off < 1e-12, f"cut into {m}, {m * k} asked, scale {m}: off by {off}"
+    assert off < 1e-12, f"cut into {m}, {m * k} chosen, scale {m}: off by {off}"
 
 
 def on(made, device):

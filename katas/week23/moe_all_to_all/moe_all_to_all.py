@@ -37,7 +37,8 @@ def dispatch(
         ValueError: E: the ranks cannot share it evenly; idx: not from 0 to E - 1; gates: not of
             the shape of idx. Nothing has been sent then.
     """
-    # TODO(kata): check; who goes where; exchange counts, then rows (about 60 lines with helpers)
+    # TODO(kata): check, who goes where, exchange counts, send the rows (about 60 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -47,7 +48,7 @@ def combine(y_partial: Float[Tensor, "r hidden"], ctx: object) -> Float[Tensor, 
 
     `ctx` is what `dispatch` returned. Differentiable.
     """
-    raise NotImplementedError  # TODO(kata): send the rows back, add up (2 lines)
+    raise NotImplementedError  # TODO(kata): add up what returns (2 lines)
 
 
 def moe_ep_forward(
@@ -64,5 +65,4 @@ def moe_ep_forward(
     Raises:
         ValueError: as `dispatch`.
     """
-    # TODO(kata): dispatch, each local expert on its rows, combine (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): run local experts (about 7 lines)

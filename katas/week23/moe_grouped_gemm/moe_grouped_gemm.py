@@ -48,8 +48,7 @@ def tile_schedule(
     Returns:
         For each tile its expert and its first row, in the order of rows; how many tiles there are.
     """
-    # TODO(kata): tiles of each expert, their running sum, the expert of each tile (about 9 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): count the tiles, expert of each tile (about 9 lines)
 
 
 @triton.jit
@@ -84,8 +83,7 @@ def _grouped_gemm_kernel(
     x_strides, w_strides, BY_DESCRIPTOR: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): tiles of y from the list: expert, rows, the loop over K, a masked store (about 20
-    # lines)
+    # TODO(kata): rows of the tile, sum the products (about 20 lines)
     pass
 
 
@@ -94,7 +92,7 @@ def _dw_kernel(
     x_ptr, dy_ptr, dw_ptr, offsets_ptr, N, K, x_strides, dy_strides,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): a tile of one expert's gradient: the loop over its rows (about 8 lines)
+    # TODO(kata): rows of the tile, sum the products (about 8 lines)
     pass
 
 
@@ -117,7 +115,7 @@ def moe_grouped_gemm(
 
     Source: Gale et al. 2022 (MegaBlocks, arXiv 2211.15841), section 5; Triton tutorial 08.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 30 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 30 lines with helpers)
 
 
 def grouped_gemm_dw(
@@ -136,7 +134,7 @@ def grouped_gemm_dw(
     Raises:
         ValueError: as `moe_grouped_gemm`.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)
 
 
 def _launch(x: Tensor, w: Tensor, offsets: Tensor, y: Tensor, config: Config | None = None) -> None:

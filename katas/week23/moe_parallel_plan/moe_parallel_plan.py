@@ -50,9 +50,8 @@ BYTES_PER_PARAM = {"infer": 2, "train": 16}
 
 
 def param_counts(cfg: MoeCfg) -> tuple[int, int]:
-    """All parameters, and those that one token meets."""
-    # TODO(kata): all, and with top_k experts (about 9 lines with helpers)
-    raise NotImplementedError
+    """All parameters, and those that one token uses."""
+    raise NotImplementedError  # TODO(kata): count the parameters (about 9 lines with helpers)
 
 
 def params_per_gpu(cfg: MoeCfg, plan: Plan) -> int:
@@ -62,8 +61,7 @@ def params_per_gpu(cfg: MoeCfg, plan: Plan) -> int:
     Raises:
         ValueError: The plan does not divide the model. The message begins with the plan's field.
     """
-    # TODO(kata): check; a layer, how many, and the ends (about 20 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, share of a GPU (about 20 lines with helpers)
 
 
 def vram_per_gpu(cfg: MoeCfg, plan: Plan, mode: str) -> int:
@@ -73,7 +71,7 @@ def vram_per_gpu(cfg: MoeCfg, plan: Plan, mode: str) -> int:
     Raises:
         ValueError: As `params_per_gpu`, or `mode` is not in `BYTES_PER_PARAM`.
     """
-    raise NotImplementedError  # TODO(kata): bytes a parameter (3 lines)
+    raise NotImplementedError  # TODO(kata): check, share of a GPU (3 lines)
 
 
 def a2a_bytes_per_forward(
@@ -88,8 +86,7 @@ def a2a_bytes_per_forward(
     Raises:
         ValueError: As `params_per_gpu`.
     """
-    # TODO(kata): check; copies that leave, there and back, then etp (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, copies that leave (about 7 lines)
 
 
 def compare_dense(moe: MoeCfg, dense: MoeCfg, plan: Plan, itemsize: int = 2) -> dict[str, float]:
@@ -99,7 +96,7 @@ def compare_dense(moe: MoeCfg, dense: MoeCfg, plan: Plan, itemsize: int = 2) -> 
     Raises:
         ValueError: As `params_per_gpu`, of the mixture.
     """
-    raise NotImplementedError  # TODO(kata): three quotients (about 7 lines)
+    raise NotImplementedError  # TODO(kata): beside a dense model (about 7 lines)
 
 
 def comm_s(cfg: MoeCfg, plan: Plan, machine: Machine, tokens: int) -> float:
@@ -127,6 +124,4 @@ def best_plan(cfg: MoeCfg, n_gpus: int, machine: Machine, tokens: int, mode: str
         ValueError: `mode` is not in `BYTES_PER_PARAM`, or no plan fits; the message then begins
             with "machine".
     """
-    # TODO(kata): what divides, what fits, what sends for the shortest time (about 15 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): best of what fits (about 15 lines with helpers)

@@ -25,7 +25,7 @@ def whole(cfg):
 
 
 def met(cfg):
-    """What a token meets: of the experts the first top_k, as good as any others."""
+    """What a token uses: of the experts the first top_k, as good as any others."""
     return sum(
         rows * cols
         for _, (rows, cols), how in matrices(cfg)

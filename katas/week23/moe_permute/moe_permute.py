@@ -30,15 +30,14 @@ def permute_map(
         ValueError: `num_experts` is below 1, `idx` is not a 2-D int32 or int64 tensor, or holds
             something else than 0 to num_experts - 1. The message begins with the argument's name.
     """
-    # TODO(kata): check, a stable sort and its inverse, counts (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, rows of the choices (about 10 lines)
 
 
 @triton.jit
 def _permute_kernel(
     x_ptr, pos_ptr, out_ptr, H, x_row_stride, x_col_stride, K: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    # TODO(kata): one token: a load, k stores (about 8 lines)
+    # TODO(kata): load the row, store it k times (about 8 lines)
     pass
 
 
@@ -47,7 +46,7 @@ def _unpermute_kernel(
     y_ptr, pos_ptr, gates_ptr, out_ptr, H, y_row_stride, y_col_stride,
     K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one token: k loads, a sum in float32, a store (about 10 lines)
+    # TODO(kata): sum the k rows (about 10 lines)
     pass
 
 
@@ -67,7 +66,7 @@ def moe_permute(
 
     Source: Gale et al. 2022 (MegaBlocks, arXiv 2211.15841), section 5.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 25 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 25 lines with helpers)
 
 
 def moe_unpermute(
@@ -91,4 +90,4 @@ def moe_unpermute(
             element of `pos`; shape, dtype or device of another argument do not fit, or it is not
             contiguous. The message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines)

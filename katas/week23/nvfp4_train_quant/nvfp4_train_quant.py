@@ -52,8 +52,8 @@ def nvfp4_train_quant(
 
     Source: NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv 2509.25149), appendix B.
     """
-    # TODO(kata): check, two levels of scales, codes to nearest or at random, two in a byte (about
-    # 30 lines with helpers)
+    # TODO(kata): check, two levels of scales, round to a code, two in a byte (about 30 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ def hadamard16(
         ValueError: the columns of `x` are no multiple of 16, or there are not 16 `signs` of 1 and
             -1; the message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, signs, the transform of each 16 (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, transform each 16 (about 9 lines)
 
 
 def wgrad_nvfp4(
@@ -100,5 +100,4 @@ def wgrad_nvfp4(
 
     Source: NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv 2509.25149), section 4.
     """
-    # TODO(kata): check, transform and quantize both along tokens, one product (about 5 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, product along tokens (about 5 lines)

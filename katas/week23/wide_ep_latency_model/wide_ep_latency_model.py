@@ -102,14 +102,12 @@ MIXTRAL_8X7B = Moe(
 
 def expected_ranks(E: int, P: int, k: int) -> float:
     """
-    Return on how many of `P` ranks a token has experts, which chooses `k` of `E` at random.
+    Return on how many of `P` ranks a token has experts if it chooses `k` of `E` at random.
 
     Raises:
         ValueError: P does not divide E; k is not from 1 to E.
     """
-    # TODO(kata): check; the chance that a rank has none of the k experts (about 7 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, expected numbers (about 7 lines with helpers)
 
 
 def expected_experts(E: int, k: int, tokens: int) -> float:
@@ -119,8 +117,7 @@ def expected_experts(E: int, k: int, tokens: int) -> float:
     Raises:
         ValueError: k is not from 1 to E; tokens below 0.
     """
-    # TODO(kata): check; the chance that no token chose an expert (about 4 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, expected numbers (about 4 lines)
 
 
 def a2a_time(
@@ -135,7 +132,7 @@ def a2a_time(
         ValueError: P does not divide E, or leaves a node partly used; k is not from 1 to E; tokens
             below 0; a bandwidth of links is not above 0.
     """
-    # TODO(kata): check; two ports, so many messages each (about 15 lines with helpers)
+    # TODO(kata): check, time of the busier port (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -146,8 +143,7 @@ def crossover_tokens(k: int, hidden: int, itemsize: int, P: int, E: int, links: 
     Raises:
         ValueError: as `a2a_time`; P is 1.
     """
-    # TODO(kata): check; where the first port takes twice the latency (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, twice the latency (about 8 lines)
 
 
 def moe_decode_step_time(batch: int, ep: int, cfg: Moe, gpu: Gpu) -> dict[str, float]:
@@ -159,14 +155,12 @@ def moe_decode_step_time(batch: int, ep: int, cfg: Moe, gpu: Gpu) -> dict[str, f
     Raises:
         ValueError: ep is no width for this model and these links; batch below 1.
     """
-    # TODO(kata): check; weights and arithmetic of the dense part, of the experts, two all-to-alls a
-    # layer (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, parts of a step (about 25 lines with helpers)
 
 
 def memory_bytes(batch: int, ep: int, cfg: Moe) -> float:
     """Return the bytes of weights and cache on each GPU; `ep` divides E."""
-    raise NotImplementedError  # TODO(kata): weights and cache (2 lines)
+    raise NotImplementedError  # TODO(kata): widths that fit (2 lines)
 
 
 def best_ep(batch: int, cfg: Moe, gpu: Gpu, slo_s: float) -> tuple[int, float] | None:
@@ -178,4 +172,4 @@ def best_ep(batch: int, cfg: Moe, gpu: Gpu, slo_s: float) -> tuple[int, float] |
     Raises:
         ValueError: batch below 1.
     """
-    raise NotImplementedError  # TODO(kata): try the widths that there can be (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, widths that fit (about 15 lines)
