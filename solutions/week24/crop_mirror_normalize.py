@@ -1,4 +1,4 @@
-"""Kata week24/crop_mirror_normalize: what a decoder leaves, made into what a model takes.
+"""Kata week24/crop_mirror_normalize: from a decoder's bytes to a model's input.
 
 HBM: each cropped byte is read once, each float16 is written once.
 """
@@ -31,11 +31,13 @@ def _crop_mirror_normalize_kernel(
     room_y, room_x, h, w, scale, shift,
     C: tl.constexpr, C_OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # pixels of the program
     blocks = tl.cdiv(h * w, BLOCK)
     image = (tl.program_id(0) // blocks).to(tl.int64)
     pixels = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)  # [BLOCK] i32
     mask = pixels < h * w
 
+    # place in the source
     # nothing here is negative, so that a cast rounds down, and a half more rounds halves up
     top = (room_y * tl.load(pos_ptr + 2 * image) + 0.5).to(tl.int32)
     left = (room_x * tl.load(pos_ptr + 2 * image + 1) + 0.5).to(tl.int32)
@@ -47,6 +49,7 @@ def _crop_mirror_normalize_kernel(
         + (top + pixels // w).to(tl.int64) * y_stride
         + (left + col).to(tl.int64) * x_stride
     )  # [BLOCK] i64
+    # normalise
     for c in tl.static_range(C_OUT):
         value = tl.zeros([BLOCK], tl.float32)
         if c < C:
@@ -54,6 +57,7 @@ def _crop_mirror_normalize_kernel(
             offset = shift - tl.load(mean_ptr + c) * factor
             byte = tl.load(x_ptr + source + tl.cast(c, tl.int64) * c_stride, mask=mask)
             value = byte.to(tl.float32) * factor + offset
+        # store
         target = (image * C_OUT + c) * h * w + pixels
         tl.store(out_ptr + target, value.to(tl.float16), mask=mask)
 
@@ -73,8 +77,8 @@ def crop_mirror_normalize(
     Cut out, mirror, normalise and transpose images, in one kernel.
 
     `x` has any strides, and is read in place. Computed in float32, rounded once; the result is
-    contiguous. Where a crop lies and what is mirrored is read on the device: its values are not
-    checked, since nobody waits for them.
+    contiguous. Positions and mirror flags are read on the device: their values are not checked,
+    since that would mean waiting for them.
 
     Raises:
         ValueError: a shape, dtype or device does not fit, a table is not contiguous, or the crop
@@ -82,7 +86,9 @@ def crop_mirror_normalize(
 
     Source: NVIDIA DALI, fn.crop_mirror_normalize.
     """
+    # check
     _check(x, crop, crop_pos, mirror, mean, std)
+    # allocate and launch
     (n, height, width, c), (h, w) = x.shape, crop
     c_out = triton.next_power_of_2(c) if pad_output else c
     out = torch.empty(n, c_out, h, w, dtype=torch.float16, device=x.device)
@@ -100,6 +106,7 @@ def crop_mirror_normalize(
 def _check(
     x: Tensor, crop: tuple[int, int], crop_pos: Tensor, mirror: Tensor, mean: Tensor, std: Tensor
 ) -> None:
+    # check
     if x.ndim != 4 or x.dtype != torch.uint8 or x.shape[3] == 0:
         raise ValueError(f"x: expected uint8 [n, h, w, c], found {x.dtype} {tuple(x.shape)}")
     n, height, width, c = x.shape

@@ -17,7 +17,7 @@ DUPLICATE_NGRAM = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 def gopher_quality(text: str) -> dict[str, bool]:
-    """Say of each quality rule whether the text keeps it."""
+    """Say for each quality rule whether the text satisfies it."""
     words, lines = text.split(), _lines(text)
     ellipses = sum(text.count(each) for each in ELLIPSES)
     with_letters = sum(any(char.isalpha() for char in word) for word in words)
@@ -36,7 +36,7 @@ def gopher_quality(text: str) -> dict[str, bool]:
 
 
 def gopher_repetition(text: str) -> dict[str, bool]:
-    """Say of each repetition rule whether the text keeps it."""
+    """Say for each repetition rule whether the text satisfies it."""
     words, lines = text.split(), _lines(text)
     repeats = [line for line, count in Counter(lines).items() for _ in range(count - 1)]
     total = sum(map(len, words))
@@ -61,8 +61,10 @@ class BigramLM:
     """
 
     def __init__(self, k: float = 0.1) -> None:
+        # check
         if not 0 < k < math.inf:
             raise ValueError(f"k: expected a finite number above 0, found {k}")
+        # perplexity
         self._k = k
         self._vocabulary: set[str] = set()
         self._pairs: Counter[tuple[str | None, str | None]] = Counter()
@@ -99,11 +101,13 @@ def ccnet_bucket(ppl: float, cutoffs: tuple[float, float]) -> str:
     Raises:
         ValueError: ``ppl`` is NaN or below 1, or ``cutoffs`` are not in order.
     """
+    # check
     low, high = cutoffs
     if not low <= high:
         raise ValueError(f"cutoffs: expected the lower one first, found {cutoffs}")
     if not ppl >= 1:
         raise ValueError(f"ppl: expected 1 or more, found {ppl}")
+    # perplexity
     if ppl < low:
         return "head"
     return "middle" if ppl < high else "tail"
@@ -116,16 +120,18 @@ def toxic_ratio(text: str, lexicon: Iterable[str]) -> float:
     Raises:
         ValueError: the ``lexicon`` is empty.
     """
+    # check
     toxic = {word.casefold() for word in lexicon}
     if not toxic:
         raise ValueError("lexicon: expected at least one word, found none")
+    # share in the lexicon
     words = re.findall(r"\w+", text.casefold())
     return _ratio(sum(word in toxic for word in words), len(words))
 
 
 def order_cascade(cost: Float[np.ndarray, " f"], passes: Bool[np.ndarray, "f n"]) -> list[int]:
     """
-    Order filters so that a sample of documents is judged at little cost.
+    Order filters so that filtering a sample of documents costs little.
 
     Args:
         cost: Of each filter, for one document.
@@ -135,10 +141,12 @@ def order_cascade(cost: Float[np.ndarray, " f"], passes: Bool[np.ndarray, "f n"]
         ValueError: a ``cost`` is not a finite number above 0, or their number is not that of
             the rows of ``passes``.
     """
+    # check
     if not all(0 < each < math.inf for each in cost):
         raise ValueError(f"cost: expected finite numbers above 0, found {cost}")
     if len(cost) != len(passes):
         raise ValueError(f"passes: expected {len(cost)} rows, found {len(passes)}")
+    # best filter for what is left
     order: list[int] = []
     left, price = list(range(len(cost))), cost.tolist()
     alive = np.ones(passes.shape[1], dtype=bool)

@@ -22,7 +22,7 @@ def py1e_shuffle(
     """
     Return the samples of each canonical node in the order of this epoch, int64.
 
-    A node shuffles the shards of its span, then moves each sample on by 0 to `block` places.
+    A node shuffles the shards of its span, then displaces each sample by at most `block` places.
 
     Args:
         shard_sizes: Samples of each shard, 0 or more; samples are numbered from shard to shard.
@@ -35,13 +35,16 @@ def py1e_shuffle(
         ValueError: a shard size, `block` or `epoch` is negative; canonical_nodes below 1, or more
             than there are samples. The message begins with the name and a colon.
     """
+    # check
     ends = _checked_ends(shard_sizes, canonical_nodes, block)
     _check_epoch(epoch)
+    # cut the span at shard ends
     n, rows = ends[-1], []
     for node in range(canonical_nodes):
         start, stop = node * n // canonical_nodes, (node + 1) * n // canonical_nodes
         inside = ends[(ends > start) & (ends < stop)]
         parts = np.split(np.arange(start, stop), np.unique(inside) - start)
+        # shuffle and move
         rng = generator(seed, epoch, node)
         row = np.concatenate([parts[i] for i in rng.permutation(len(parts))])
         moved = np.arange(len(row)) + rng.uniform(0, block, len(row))
@@ -72,9 +75,11 @@ class ElasticSampler:
         seed: int,
         global_batch: int,
     ) -> None:
+        # check
         ends = _checked_ends(shard_sizes, canonical_nodes, block)
         if global_batch < 1:
             raise ValueError(f"global_batch: expected at least 1, found {global_batch}.")
+        # interleave the nodes
         self._canonical_nodes = canonical_nodes
         self._global_batch = global_batch
         self._length = -(-ends[-1] // canonical_nodes) * canonical_nodes
@@ -87,6 +92,7 @@ class ElasticSampler:
         Raises:
             ValueError: epoch is negative.
         """
+        # interleave the nodes
         rows = py1e_shuffle(*self._shuffle, epoch)
         longest = max(map(len, rows))
         return np.stack([np.append(row, row[-1:])[:longest] for row in rows], axis=1).ravel()
@@ -107,6 +113,7 @@ class ElasticSampler:
         Raises:
             ValueError: a number is too small or too large, or does not divide as it should.
         """
+        # check
         _check_epoch(epoch)
         if nodes < 1 or (self._canonical_nodes % nodes and nodes % self._canonical_nodes):
             raise ValueError(
@@ -120,6 +127,7 @@ class ElasticSampler:
         if workers < 1:
             raise ValueError(f"workers: expected at least 1, found {workers}.")
         self._check_skip(skip)
+        # deal what is left
         left = self.epoch_order(epoch)[skip:]
         batches = -(-len(left) // (self._global_batch * workers))
         batch = self._global_batch // (nodes * ranks_per_node)
@@ -134,11 +142,13 @@ class ElasticSampler:
         Raises:
             ValueError: there is no such place.
         """
+        # check
         _check_epoch(epoch)
         self._check_skip(skip)
         last = -(-(self._length - skip) // self._global_batch)
         if not 0 <= batches <= last:
             raise ValueError(f"batches: expected 0 to {last}, found {batches}.")
+        # where the run stands
         state = {"epoch": epoch, "skip": skip + batches * self._global_batch}
         if batches == last:
             state = {"epoch": epoch + 1, "skip": 0}
@@ -148,13 +158,15 @@ class ElasticSampler:
         self, state: dict[str, int | str], nodes: int, ranks_per_node: int, workers: int
     ) -> tuple[int, np.ndarray]:
         """
-        Return the epoch of `state` and what `ids` deals of its rest, to other nodes perhaps.
+        Return the epoch of `state` and the `ids` of what is left, perhaps for other nodes.
 
         Raises:
             ValueError: the state is that of another order, ``state: ``; or as `ids`.
         """
+        # check
         if state["order"] != self._fingerprint():
             raise ValueError("state: expected one of the same shards, canonical nodes and shuffle.")
+        # deal what is left
         epoch = state["epoch"]
         return epoch, self.ids(epoch, nodes, ranks_per_node, workers, state["skip"])
 
@@ -163,6 +175,7 @@ class ElasticSampler:
             raise ValueError(f"skip: expected 0 to {self._length - 1}, found {skip}.")
 
     def _fingerprint(self) -> str:
+        # where the run stands
         sizes, canonical_nodes, block, seed = self._shuffle
         described = f"{sizes.tolist()} {canonical_nodes} {float(block)} {seed}"
         return hashlib.sha256(described.encode()).hexdigest()
@@ -170,6 +183,7 @@ class ElasticSampler:
 
 def _checked_ends(shard_sizes: Sequence[int], canonical_nodes: int, block: float) -> np.ndarray:
     """Return how many samples there are up to the end of each shard."""
+    # check
     sizes = np.array(shard_sizes, np.int64)
     if (sizes < 0).any():
         raise ValueError(f"shard_sizes: expected at least 0 each, found {sizes.min()}.")

@@ -30,8 +30,10 @@ def write_tokens(docs: Iterable[Sequence[int]], prefix: str | Path, vocab_size: 
         ValueError: `vocab_size` is not from 1 to 2**31, or a token not from 0 to vocab_size - 1;
             the message begins with ``vocab_size: `` or ``docs: ``.
     """
+    # check
     if not 1 <= vocab_size <= 2**31:
         raise ValueError(f"vocab_size: expected 1 to 2**31, found {vocab_size}.")
+    # write the documents
     code = 1 if vocab_size < SMALL_VOCAB else 2
     lengths = []
     with _file(prefix, "bin").open("wb") as file:
@@ -51,7 +53,7 @@ def write_tokens(docs: Iterable[Sequence[int]], prefix: str | Path, vocab_size: 
 
 def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int) -> np.ndarray:
     """
-    Say where token j * seq_len is, for each j of which there is one: int64 [samples + 1, 2].
+    Locate each token j * seq_len that exists: int64 [samples + 1, 2].
 
     The tokens are those of the documents in `doc_order`, one document after the other; a row is a
     position in `doc_order` and the offset of the token in that document. Sample j begins at row j
@@ -66,6 +68,7 @@ def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int
         ValueError: `seq_len` is below 1, or there is no sample of seq_len + 1 tokens; the message
             begins with ``seq_len: ``.
     """
+    # check
     lens = doc_lens[doc_order].astype(np.int64)
     ends = np.cumsum(lens)
     total = lens.sum()
@@ -73,6 +76,7 @@ def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int
         raise ValueError(
             f"seq_len: expected at least 1 and fewer than the {total} tokens, found {seq_len}."
         )
+    # ends and starts
     starts = np.arange(0, total, seq_len)
     position = np.searchsorted(ends, starts, side="right")
     return np.stack([position, starts - (ends - lens)[position]], axis=1)
@@ -99,6 +103,7 @@ class GPTTokens:
     tokens: np.ndarray
 
     def __init__(self, prefix: str | Path, seq_len: int, seed: int, epochs: int) -> None:
+        # check
         if epochs < 1:
             raise ValueError(f"epochs: expected at least 1, found {epochs}.")
         self._arguments = (prefix, seq_len, seed, epochs)
@@ -110,6 +115,7 @@ class GPTTokens:
                 f"{path}: expected tokens of {dtype.itemsize} bytes and no document behind its "
                 f"end, found {size} bytes."
             )
+        # draw the orders
         rng = np.random.default_rng(seed)
         orders = [rng.permutation(len(self._lens)) for _ in range(epochs)]
         self._doc_order = np.concatenate(orders)
@@ -129,8 +135,10 @@ class GPTTokens:
         Raises:
             IndexError: `i` is not from 0 to len(self) - 1.
         """
+        # check
         if not 0 <= i < len(self):
             raise IndexError(f"i: expected 0 to {len(self) - 1}, found {i}.")
+        # cut out a sample
         j = self._shuffled[i]
         (first, start), (last, end) = self._index[j], self._index[j + 1]
         parts = [
@@ -162,6 +170,7 @@ def cache_key(source_files: Sequence[str | Path], tokenizer_id: str, cfg: dict[s
         tokenizer_id: Name and version.
         cfg: What JSON can hold, in any order of keys, nested ones included.
     """
+    # key of the contents
     sources = []
     for source in source_files:
         with Path(source).open("rb") as file:
@@ -177,6 +186,7 @@ def _file(prefix: str | Path, suffix: str) -> Path:
 
 def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray]:
     """Return the dtype of the tokens, and length and byte offset of each document."""
+    # check
     raw = path.read_bytes()
     if len(raw) < HEADER.size or not raw.startswith(MAGIC):
         raise ValueError(f"{path}: expected a header that begins with {MAGIC!r}, found {raw[:8]!r}")

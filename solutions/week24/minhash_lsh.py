@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from jaxtyping import Bool, Int64, UInt64
 
-PRIME = 2**61 - 1  # of Mersenne: 2**61 is 1, so what is above bit 61 is added to what is below
+PRIME = 2**61 - 1  # a Mersenne prime: 2**61 is 1, so the bits above are added to those below
 EMPTY = 2**64 - 1  # the minimum over no shingles; no hash is as large
 
 
@@ -43,8 +43,10 @@ def shingles(text: str, n: int = 5) -> UInt64[np.ndarray, " m"]:
     Raises:
         ValueError: ``n`` is below 1.
     """
+    # check
     if n < 1:
         raise ValueError(f"n: expected 1 or more, found {n}")
+    # shingles
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
     starts = range(max(1, len(words) - n + 1)) if words else ()
     hashes = {hash64(" ".join(words[start : start + n])) for start in starts}
@@ -55,6 +57,7 @@ def minhash(
     sh: UInt64[np.ndarray, " m"], a: UInt64[np.ndarray, " h"], b: UInt64[np.ndarray, " h"]
 ) -> UInt64[np.ndarray, " h"]:
     """For each of h hash functions (a x + b) mod PRIME the least hash; EMPTY without shingles."""
+    # minima
     hashes = _affine(sh % PRIME, a[:, None], b[:, None])  # [h, m]
     return hashes.min(axis=1, initial=EMPTY)
 
@@ -68,9 +71,11 @@ def lsh_candidates(
     Raises:
         ValueError: ``bands`` or ``rows`` is below 1, or ``bands`` of them do not fit a signature.
     """
+    # check
     _check_bands(bands, rows)
     if bands * rows > sig.shape[1]:
         raise ValueError(f"bands: expected {rows} rows each of {sig.shape[1]}, found {bands}")
+    # bucket by band
     filled = np.flatnonzero((sig != EMPTY).any(axis=1)).tolist()
     pairs: set[tuple[int, int]] = set()
     for first in range(0, bands * rows, rows):
@@ -91,14 +96,17 @@ def dedup(
     Raises:
         ValueError: ``bands`` or ``rows`` is below 1, or ``threshold`` is not in (0, 1].
     """
+    # check
     _check_bands(bands, rows)
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: expected more than 0 and at most 1, found {threshold}")
+    # minima
     a, b = permutations(bands * rows)
     documents = [shingles(text) for text in texts]
     sig = np.array([minhash(each, a, b) for each in documents], dtype=np.uint64)
     sig = sig.reshape(len(documents), bands * rows)
     first = list(range(len(documents)))  # an earlier document of the same cluster, or itself
+    # confirm and join
     for pair in lsh_candidates(sig, bands, rows).tolist():
         early, late = sorted(_root(first, doc) for doc in pair)
         if early != late and jaccard(*(documents[doc] for doc in pair)) >= threshold:
@@ -113,9 +121,11 @@ def collision_prob(s: float, bands: int, rows: int) -> float:
     Raises:
         ValueError: ``s`` is not in [0, 1], or ``bands`` or ``rows`` is below 1.
     """
+    # check
     _check_bands(bands, rows)
     if not 0 <= s <= 1:
         raise ValueError(f"s: expected 0 to 1, found {s}")
+    # collision probability
     return -math.expm1(bands * math.log1p(-(s**rows))) if s < 1 else 1.0
 
 
@@ -127,6 +137,7 @@ def _check_bands(bands: int, rows: int) -> None:
 
 def _affine(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(a x + b) mod PRIME in 64 bits, from products of halves of 32."""
+    # minima
     low = 2**32 - 1
     a_high, a_low, x_high, x_low = a >> 32, a & low, x >> 32, x & low
     middle = a_high * x_low + a_low * x_high  # stands 32 bits higher: 2**61 is its bit 29

@@ -1,4 +1,4 @@
-"""Kata week24/mixture_sampler: weights of datasets, and an order that keeps to them all along."""
+"""Kata week24/mixture_sampler: weights of datasets, and an order true to them at every step."""
 
 import heapq
 from collections.abc import Sequence
@@ -14,9 +14,11 @@ def temperature_weights(sizes: Sequence[int], alpha: float) -> np.ndarray:
         ValueError: a size is negative, or all are 0; alpha is not a finite number from 0 on. The
             message begins with the name and a colon.
     """
+    # check
     sizes = _amounts("sizes", sizes)
     if not 0 <= alpha < np.inf:
         raise ValueError(f"alpha: expected a finite number from 0 on, found {alpha}.")
+    # powers of sizes
     powers = np.where(sizes > 0, (sizes / sizes.max()) ** alpha, 0)
     return powers / powers.sum()
 
@@ -39,6 +41,7 @@ def cap_epochs(
         ValueError: a number is out of range; there are not as many sizes as weights; the datasets
             that have a weight do not last for `total` tokens (``max_epochs: ``).
     """
+    # check
     w, sizes = _amounts("w", w), _amounts("sizes", sizes)
     if len(sizes) != len(w):
         raise ValueError(f"sizes: expected {len(w)}, one for each weight, found {len(sizes)}.")
@@ -47,9 +50,10 @@ def cap_epochs(
     enough = max_epochs * sizes[w > 0].sum()  # rounded once: 30 tokens last for 9 at 0.3 epochs
     if not enough >= total:
         raise ValueError(f"max_epochs: expected {total} tokens at least, found {enough}.")
+    # cap the epochs
     most = max_epochs * sizes
     drawn = np.flatnonzero(w)
-    order = drawn[np.argsort(most[drawn] / w[drawn])]  # who has to be cut off comes first
+    order = drawn[np.argsort(most[drawn] / w[drawn])]  # those to be cut off come first
     weight_left = np.cumsum(w[order][::-1])[::-1]
     tokens, left = np.zeros(len(w)), total
     for i, together in zip(order, weight_left, strict=True):
@@ -72,9 +76,11 @@ def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: a weight is negative or not finite, or all are 0; n is negative.
     """
+    # check
     w = _amounts("w", w)
     if n < 0:
         raise ValueError(f"n: expected at least 0, found {n}.")
+    # first turns
     share = (w / w.sum()).tolist()
     drawn = [i for i, part in enumerate(share) if part > 0]
     margin = 1 / (2 * max(len(drawn) - 1, 1))
@@ -82,10 +88,12 @@ def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
     dataset, index = np.empty(n, np.int16), np.empty(n, np.int64)
     waiting, eligible = [(margin / share[i], i) for i in drawn], []
     heapq.heapify(waiting)
+    # who may be drawn
     for at in range(n):
         while waiting and waiting[0][0] <= at + 1:
             _, i = heapq.heappop(waiting)
             heapq.heappush(eligible, ((count[i] + 1 - margin) / share[i], i))
+        # earliest deadline
         _, i = heapq.heappop(eligible)
         dataset[at], index[at] = i, count[i]
         count[i] += 1

@@ -15,7 +15,7 @@ class PrefetchLoader:
 
     Args:
         fetch: Loads the item of an index; called in several threads at a time.
-        indices: Of one epoch, iterated anew for each.
+        indices: Of one epoch; iterated again for each.
         workers: Threads of an epoch.
         depth: Items that may be ahead: under way, or fetched and not yet handed over.
 
@@ -26,6 +26,7 @@ class PrefetchLoader:
     def __init__(
         self, fetch: Callable[[Any], Any], indices: Iterable[Any], workers: int, depth: int
     ) -> None:
+        # check
         for name, number in (("workers", workers), ("depth", depth)):
             if number < 1:
                 raise ValueError(f"{name}: expected 1 or more, found {number}")
@@ -43,8 +44,10 @@ class PrefetchLoader:
         Raises:
             RuntimeError: the loader was closed.
         """
+        # check
         if self._closed:
             raise RuntimeError("the loader was closed")
+        # fetch ahead
         epoch = self._epoch()
         self._epochs.add(epoch)
         return epoch
@@ -59,22 +62,26 @@ class PrefetchLoader:
 
     def close(self) -> None:
         """End all epochs: what is not under way is never fetched, and no thread is left."""
+        # clean up
         self._closed = True
         for epoch in list(self._epochs):
             epoch.close()
 
     def _epoch(self) -> Iterator[Any]:
+        # fetch ahead
         source = iter(self._indices)
         ahead: deque[Future] = deque()
         pool = ThreadPoolExecutor(self._workers)
         try:
             ahead.extend(pool.submit(self._fetch, index) for index in islice(source, self._depth))
+            # hand over in order
             while ahead:
                 item = ahead.popleft().result()
                 # before the item is handed over, so that this is fetched while it is used
                 ahead.extend(pool.submit(self._fetch, index) for index in islice(source, 1))
                 yield item
         finally:
+            # clean up
             pool.shutdown(cancel_futures=True)
 
 
@@ -92,6 +99,7 @@ def stall_share(load_s: Sequence[float], step_s: float, workers: int, depth: int
         ValueError: ``load_s`` is empty or has a negative time, ``step_s`` is not above 0, or
             ``workers`` or ``depth`` is below 1.
     """
+    # check
     if not load_s or min(load_s) < 0:
         raise ValueError("load_s: expected at least one time, all of 0 or more")
     if step_s <= 0:
@@ -99,6 +107,7 @@ def stall_share(load_s: Sequence[float], step_s: float, workers: int, depth: int
     for name, number in (("workers", workers), ("depth", depth)):
         if number < 1:
             raise ValueError(f"{name}: expected 1 or more, found {number}")
+    # virtual clock
     free_s = [0.0] * workers  # a heap: when each worker has nothing to do
     handed_s: list[float] = []
     now_s = 0.0
@@ -115,15 +124,17 @@ def workers_needed(
     load_s: Sequence[float], step_s: float, depth: int, max_stall: float = 0.05
 ) -> int | None:
     """
-    Find the fewest workers with which the consumer waits for at most this share of the time.
+    Find the fewest workers with which the consumer waits at most this share of the time.
 
     None where no number of workers is enough: more than `depth` have nothing to do.
 
     Raises:
         ValueError: as `stall_share`, or ``max_stall`` is not in [0, 1).
     """
+    # check
     if not 0 <= max_stall < 1:
         raise ValueError(f"max_stall: expected 0 or more and less than 1, found {max_stall}")
+    # fewest workers
     if stall_share(load_s, step_s, max(1, depth), depth) > max_stall:
         return None
     too_few, enough = 0, depth

@@ -15,7 +15,7 @@ Sample = dict[str, str | bytes]  # "__key__" to its key, each extension to a con
 
 
 class Pipe(Protocol):
-    """What a process or a socket sends: it can be read on, and nothing else."""
+    """What a process or a socket sends: it can be read forward, and nothing else."""
 
     def read(self, n: int) -> bytes:
         """Return from 1 to `n` bytes; none at the end."""
@@ -23,7 +23,7 @@ class Pipe(Protocol):
 
 def iter_samples(fileobj: Pipe) -> Iterator[Sample]:
     """
-    Give each sample of an archive once it is complete, and hold no other.
+    Yield each sample of an archive once it is complete, and hold no other.
 
     Args:
         fileobj: Read forward, to its end.
@@ -32,6 +32,7 @@ def iter_samples(fileobj: Pipe) -> Iterator[Sample]:
         ValueError: the archive is cut off or a header damaged, ``archive: ``; a sample has an
             extension twice, which begins with the name of the second member and a colon.
     """
+    # group by key
     sample: Sample = {}
     for name, content in _members(fileobj):
         key, extension = _key_and_extension(name)
@@ -50,6 +51,7 @@ def iter_samples(fileobj: Pipe) -> Iterator[Sample]:
 
 def _members(fileobj: Pipe) -> Iterator[tuple[str, bytes]]:
     """Name and content of each regular file, up to the block of zeros that ends the archive."""
+    # read a member
     long_name = ""
     while any(block := _exactly(fileobj, BLOCK)):
         try:
@@ -70,6 +72,7 @@ def _members(fileobj: Pipe) -> Iterator[tuple[str, bytes]]:
 
 
 def _exactly(fileobj: Pipe, size: int) -> bytes:
+    # read a member
     parts = []
     while size:
         part = fileobj.read(size)
@@ -82,6 +85,7 @@ def _exactly(fileobj: Pipe, size: int) -> bytes:
 
 def _key_and_extension(name: str) -> tuple[str, str]:
     """Cut a name at the first dot of its last part; the key is empty if there is none to cut."""
+    # group by key
     folder, slash, base = name.rpartition("/")
     stem, dot, extension = base.partition(".")
     if not stem or not dot:
@@ -117,10 +121,12 @@ def write_shards(
         ValueError: a limit is below 1; a sample would not be read back as it is. The message
             begins with the name of the argument and a colon.
     """
+    # check
     if max_bytes < 1:
         raise ValueError(f"max_bytes: expected at least 1, found {max_bytes}.")
     if max_count < 1:
         raise ValueError(f"max_count: expected at least 1, found {max_count}.")
+    # fill a shard
     paths: list[str] = []
     tar, key, count, held = None, None, 0, 0
     try:
@@ -149,6 +155,7 @@ def write_shards(
 
 def _contents(sample: Mapping[str, str | bytes], previous_key: str | None) -> dict[str, bytes]:
     """Return the contents by extension, if `iter_samples` would give the same sample."""
+    # check
     contents = dict(sample)
     key = contents.pop("__key__", "")
     if key == previous_key or not contents:
@@ -168,6 +175,7 @@ def split_shards(
     Raises:
         ValueError: world or workers below 1; rank or worker not below them, or negative.
     """
+    # check
     for name, number, of, count in (
         ("rank", rank, "world", world),
         ("worker", worker, "workers", workers),
@@ -176,6 +184,7 @@ def split_shards(
             raise ValueError(f"{of}: expected at least 1, found {count}.")
         if not 0 <= number < count:
             raise ValueError(f"{name}: expected 0 to {count - 1}, found {number}.")
+    # shards of one reader
     order = list(urls)
     random.Random(f"{seed} {epoch}").shuffle(order)
     return order[rank::world][worker::workers]
@@ -183,13 +192,15 @@ def split_shards(
 
 def shuffle_buffer(it: Iterable[T], size: int, rng: random.Random) -> Iterator[T]:
     """
-    Give every item once, each drawn from the `size` that wait; hold no more than these.
+    Yield every item once, each drawn from at most `size` that wait; hold no more than these.
 
     Raises:
         ValueError: size is below 1.
     """
+    # check
     if size < 1:
         raise ValueError(f"size: expected at least 1, found {size}.")
+    # draw from the buffer
     waiting = []
     for item in it:
         waiting.append(item)
@@ -200,6 +211,7 @@ def shuffle_buffer(it: Iterable[T], size: int, rng: random.Random) -> Iterator[T
 
 
 def _drawn(waiting: list[T], rng: random.Random) -> T:
+    # draw from the buffer
     at = rng.randrange(len(waiting))
     waiting[at], waiting[-1] = waiting[-1], waiting[at]
     return waiting.pop()

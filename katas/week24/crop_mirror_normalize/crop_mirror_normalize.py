@@ -1,4 +1,4 @@
-"""Kata week24/crop_mirror_normalize: what a decoder leaves, made into what a model takes.
+"""Kata week24/crop_mirror_normalize: from a decoder's bytes to a model's input.
 
 HBM: each cropped byte is read once, each float16 is written once.
 """
@@ -31,8 +31,7 @@ def _crop_mirror_normalize_kernel(
     room_y, room_x, h, w, scale, shift,
     C: tl.constexpr, C_OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): this program's image and pixels, where they come from, one channel after the other
-    # (about 20 lines)
+    # TODO(kata): pixels of the program, place in the source, normalise, store (about 20 lines)
     pass
 
 
@@ -51,8 +50,8 @@ def crop_mirror_normalize(
     Cut out, mirror, normalise and transpose images, in one kernel.
 
     `x` has any strides, and is read in place. Computed in float32, rounded once; the result is
-    contiguous. Where a crop lies and what is mirrored is read on the device: its values are not
-    checked, since nobody waits for them.
+    contiguous. Positions and mirror flags are read on the device: their values are not checked,
+    since that would mean waiting for them.
 
     Raises:
         ValueError: a shape, dtype or device does not fit, a table is not contiguous, or the crop
@@ -60,4 +59,5 @@ def crop_mirror_normalize(
 
     Source: NVIDIA DALI, fn.crop_mirror_normalize.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 35 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 35 lines with helpers)
+    raise NotImplementedError

@@ -13,14 +13,13 @@ DUPLICATE_NGRAM = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 def gopher_quality(text: str) -> dict[str, bool]:
-    """Say of each quality rule whether the text keeps it."""
-    raise NotImplementedError  # TODO(kata): eight rules (about 20 lines with helpers)
+    """Say for each quality rule whether the text satisfies it."""
+    raise NotImplementedError  # TODO(kata): quality rules (about 20 lines with helpers)
 
 
 def gopher_repetition(text: str) -> dict[str, bool]:
-    """Say of each repetition rule whether the text keeps it."""
-    # TODO(kata): two rules about lines, nine about n-grams (about 25 lines with helpers)
-    raise NotImplementedError
+    """Say for each repetition rule whether the text satisfies it."""
+    raise NotImplementedError  # TODO(kata): repetition rules (about 25 lines with helpers)
 
 
 class BigramLM:
@@ -32,15 +31,15 @@ class BigramLM:
     """
 
     def __init__(self, k: float = 0.1) -> None:
-        raise NotImplementedError  # TODO(kata): check, begin with nothing (about 6 lines)
+        raise NotImplementedError  # TODO(kata): check, perplexity (about 6 lines)
 
     def fit(self, texts: Iterable[str]) -> "BigramLM":
         """Count the bigrams of these texts, and forget those counted before."""
-        raise NotImplementedError  # TODO(kata): count bigrams (about 7 lines)
+        raise NotImplementedError  # TODO(kata): perplexity (about 7 lines)
 
     def perplexity(self, text: str) -> float:
         """exp of the mean negative log-probability of the words and of the end after them."""
-        raise NotImplementedError  # TODO(kata): mean of logs, its exponential (about 7 lines)
+        raise NotImplementedError  # TODO(kata): perplexity (about 7 lines)
 
 
 def ccnet_bucket(ppl: float, cutoffs: tuple[float, float]) -> str:
@@ -50,7 +49,7 @@ def ccnet_bucket(ppl: float, cutoffs: tuple[float, float]) -> str:
     Raises:
         ValueError: ``ppl`` is NaN or below 1, or ``cutoffs`` are not in order.
     """
-    raise NotImplementedError  # TODO(kata): check, compare (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, perplexity (about 8 lines)
 
 
 def toxic_ratio(text: str, lexicon: Iterable[str]) -> float:
@@ -60,12 +59,12 @@ def toxic_ratio(text: str, lexicon: Iterable[str]) -> float:
     Raises:
         ValueError: the ``lexicon`` is empty.
     """
-    raise NotImplementedError  # TODO(kata): whole words (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, share in the lexicon (about 5 lines)
 
 
 def order_cascade(cost: Float[np.ndarray, " f"], passes: Bool[np.ndarray, "f n"]) -> list[int]:
     """
-    Order filters so that a sample of documents is judged at little cost.
+    Order filters so that filtering a sample of documents costs little.
 
     Args:
         cost: Of each filter, for one document.
@@ -75,5 +74,4 @@ def order_cascade(cost: Float[np.ndarray, " f"], passes: Bool[np.ndarray, "f n"]
         ValueError: a ``cost`` is not a finite number above 0, or their number is not that of
             the rows of ``passes``.
     """
-    # TODO(kata): the best filter for what is left, again and again (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, best filter for what is left (about 15 lines)

@@ -21,7 +21,7 @@ def py1e_shuffle(
     """
     Return the samples of each canonical node in the order of this epoch, int64.
 
-    A node shuffles the shards of its span, then moves each sample on by 0 to `block` places.
+    A node shuffles the shards of its span, then displaces each sample by at most `block` places.
 
     Args:
         shard_sizes: Samples of each shard, 0 or more; samples are numbered from shard to shard.
@@ -34,8 +34,7 @@ def py1e_shuffle(
         ValueError: a shard size, `block` or `epoch` is negative; canonical_nodes below 1, or more
             than there are samples. The message begins with the name and a colon.
     """
-    # TODO(kata): check; for each node cut, shuffle the parts, move the samples (about 25 lines with
-    # helpers)
+    # TODO(kata): check, cut the span at shard ends, shuffle and move (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -62,7 +61,7 @@ class ElasticSampler:
         seed: int,
         global_batch: int,
     ) -> None:
-        raise NotImplementedError  # TODO(kata): check, keep (about 7 lines)
+        raise NotImplementedError  # TODO(kata): check, interleave the nodes (about 7 lines)
 
     def epoch_order(self, epoch: int) -> np.ndarray:
         """
@@ -71,7 +70,7 @@ class ElasticSampler:
         Raises:
             ValueError: epoch is negative.
         """
-        raise NotImplementedError  # TODO(kata): from the rows in turn (3 lines)
+        raise NotImplementedError  # TODO(kata): interleave the nodes (3 lines)
 
     def ids(
         self, epoch: int, nodes: int, ranks_per_node: int, workers: int, skip: int = 0
@@ -89,7 +88,7 @@ class ElasticSampler:
         Raises:
             ValueError: a number is too small or too large, or does not divide as it should.
         """
-        # TODO(kata): check, drop, pad, reshape (about 20 lines with helpers)
+        # TODO(kata): check, deal what is left (about 20 lines with helpers)
         raise NotImplementedError
 
     def state_dict(self, epoch: int, batches: int, skip: int = 0) -> dict[str, int | str]:
@@ -99,16 +98,16 @@ class ElasticSampler:
         Raises:
             ValueError: there is no such place.
         """
-        # TODO(kata): where the run stands, and of which order (about 15 lines with helpers)
+        # TODO(kata): check, where the run stands (about 15 lines with helpers)
         raise NotImplementedError
 
     def resume(
         self, state: dict[str, int | str], nodes: int, ranks_per_node: int, workers: int
     ) -> tuple[int, np.ndarray]:
         """
-        Return the epoch of `state` and what `ids` deals of its rest, to other nodes perhaps.
+        Return the epoch of `state` and the `ids` of what is left, perhaps for other nodes.
 
         Raises:
             ValueError: the state is that of another order, ``state: ``; or as `ids`.
         """
-        raise NotImplementedError  # TODO(kata): check, deal the rest (about 4 lines)
+        raise NotImplementedError  # TODO(kata): check, deal what is left (about 4 lines)

@@ -28,13 +28,13 @@ def write_tokens(docs: Iterable[Sequence[int]], prefix: str | Path, vocab_size: 
         ValueError: `vocab_size` is not from 1 to 2**31, or a token not from 0 to vocab_size - 1;
             the message begins with ``vocab_size: `` or ``docs: ``.
     """
-    # TODO(kata): check, write each document, then the index (about 20 lines with helpers)
+    # TODO(kata): check, write the documents (about 20 lines with helpers)
     raise NotImplementedError
 
 
 def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int) -> np.ndarray:
     """
-    Say where token j * seq_len is, for each j of which there is one: int64 [samples + 1, 2].
+    Locate each token j * seq_len that exists: int64 [samples + 1, 2].
 
     The tokens are those of the documents in `doc_order`, one document after the other; a row is a
     position in `doc_order` and the offset of the token in that document. Sample j begins at row j
@@ -49,8 +49,7 @@ def build_sample_index(doc_lens: np.ndarray, doc_order: np.ndarray, seq_len: int
         ValueError: `seq_len` is below 1, or there is no sample of seq_len + 1 tokens; the message
             begins with ``seq_len: ``.
     """
-    # TODO(kata): where each document ends, where each token looked for is (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, ends and starts (about 10 lines)
 
 
 class GPTTokens:
@@ -74,13 +73,12 @@ class GPTTokens:
     tokens: np.ndarray
 
     def __init__(self, prefix: str | Path, seq_len: int, seed: int, epochs: int) -> None:
-        # TODO(kata): read the index, check the size, draw the orders, map (about 35 lines with
-        # helpers)
+        # TODO(kata): check, draw the orders (about 35 lines with helpers)
         raise NotImplementedError
 
     def __len__(self) -> int:
         """Return how many whole samples there are."""
-        raise NotImplementedError  # TODO(kata): count (1 line)
+        raise NotImplementedError  # TODO(kata): count the samples (1 line)
 
     def __getitem__(self, i: int) -> np.ndarray:
         """
@@ -89,7 +87,7 @@ class GPTTokens:
         Raises:
             IndexError: `i` is not from 0 to len(self) - 1.
         """
-        # TODO(kata): from one row of the index to the next (about 15 lines with helpers)
+        # TODO(kata): check, cut out a sample (about 15 lines with helpers)
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[type, tuple]:
@@ -106,5 +104,4 @@ def cache_key(source_files: Sequence[str | Path], tokenizer_id: str, cfg: dict[s
         tokenizer_id: Name and version.
         cfg: What JSON can hold, in any order of keys, nested ones included.
     """
-    # TODO(kata): a digest of each source, then of everything (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): key of the contents (about 6 lines)

@@ -6,7 +6,7 @@ from hashlib import blake2b
 import numpy as np
 from jaxtyping import Bool, Int64, UInt64
 
-PRIME = 2**61 - 1  # of Mersenne: 2**61 is 1, so what is above bit 61 is added to what is below
+PRIME = 2**61 - 1  # a Mersenne prime: 2**61 is 1, so the bits above are added to those below
 EMPTY = 2**64 - 1  # the minimum over no shingles; no hash is as large
 
 
@@ -38,15 +38,14 @@ def shingles(text: str, n: int = 5) -> UInt64[np.ndarray, " m"]:
     Raises:
         ValueError: ``n`` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): normalise, find words, hash their runs (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, shingles (about 6 lines)
 
 
 def minhash(
     sh: UInt64[np.ndarray, " m"], a: UInt64[np.ndarray, " h"], b: UInt64[np.ndarray, " h"]
 ) -> UInt64[np.ndarray, " h"]:
     """For each of h hash functions (a x + b) mod PRIME the least hash; EMPTY without shingles."""
-    # TODO(kata): multiply without overflow, take minima (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): minima (about 15 lines with helpers)
 
 
 def lsh_candidates(
@@ -58,7 +57,7 @@ def lsh_candidates(
     Raises:
         ValueError: ``bands`` or ``rows`` is below 1, or ``bands`` of them do not fit a signature.
     """
-    raise NotImplementedError  # TODO(kata): documents by band (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, bucket by band (about 15 lines with helpers)
 
 
 def dedup(
@@ -70,7 +69,7 @@ def dedup(
     Raises:
         ValueError: ``bands`` or ``rows`` is below 1, or ``threshold`` is not in (0, 1].
     """
-    # TODO(kata): sign, find candidates, confirm, join (about 20 lines with helpers)
+    # TODO(kata): check, minima, confirm and join (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -81,5 +80,4 @@ def collision_prob(s: float, bands: int, rows: int) -> float:
     Raises:
         ValueError: ``s`` is not in [0, 1], or ``bands`` or ``rows`` is below 1.
     """
-    # TODO(kata): the S-curve, also where it is nearly flat (about 4 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, collision probability (about 4 lines)

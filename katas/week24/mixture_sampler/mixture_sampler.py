@@ -1,4 +1,4 @@
-"""Kata week24/mixture_sampler: weights of datasets, and an order that keeps to them all along."""
+"""Kata week24/mixture_sampler: weights of datasets, and an order true to them at every step."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def temperature_weights(sizes: Sequence[int], alpha: float) -> np.ndarray:
         ValueError: a size is negative, or all are 0; alpha is not a finite number from 0 on. The
             message begins with the name and a colon.
     """
-    raise NotImplementedError  # TODO(kata): check, powers, their sum (about 10 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, powers of sizes (about 10 lines with helpers)
 
 
 def cap_epochs(
@@ -34,7 +34,7 @@ def cap_epochs(
         ValueError: a number is out of range; there are not as many sizes as weights; the datasets
             that have a weight do not last for `total` tokens (``max_epochs: ``).
     """
-    raise NotImplementedError  # TODO(kata): check, those who are cut off first (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, cap the epochs (about 15 lines)
 
 
 def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,5 +51,5 @@ def interleave(w: Sequence[float], n: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: a weight is negative or not finite, or all are 0; n is negative.
     """
-    # TODO(kata): check; whose turn has come, and who of these is due first (about 20 lines)
+    # TODO(kata): check, first turns, who may be drawn, earliest deadline (about 20 lines)
     raise NotImplementedError

@@ -10,7 +10,7 @@ class PrefetchLoader:
 
     Args:
         fetch: Loads the item of an index; called in several threads at a time.
-        indices: Of one epoch, iterated anew for each.
+        indices: Of one epoch; iterated again for each.
         workers: Threads of an epoch.
         depth: Items that may be ahead: under way, or fetched and not yet handed over.
 
@@ -21,7 +21,7 @@ class PrefetchLoader:
     def __init__(
         self, fetch: Callable[[Any], Any], indices: Iterable[Any], workers: int, depth: int
     ) -> None:
-        raise NotImplementedError  # TODO(kata): check, keep (about 9 lines)
+        raise NotImplementedError  # TODO(kata): check (about 9 lines)
 
     def __iter__(self) -> Iterator[Any]:
         """
@@ -30,8 +30,7 @@ class PrefetchLoader:
         Raises:
             RuntimeError: the loader was closed.
         """
-        # TODO(kata): an epoch: fetch ahead, hand over in order, clean up (about 15 lines with
-        # helpers)
+        # TODO(kata): check, fetch ahead, hand over in order, clean up (about 15 lines with helpers)
         raise NotImplementedError
 
     def __enter__(self) -> "PrefetchLoader":
@@ -44,7 +43,7 @@ class PrefetchLoader:
 
     def close(self) -> None:
         """End all epochs: what is not under way is never fetched, and no thread is left."""
-        raise NotImplementedError  # TODO(kata): end what is under way (3 lines)
+        raise NotImplementedError  # TODO(kata): clean up (3 lines)
 
 
 def stall_share(load_s: Sequence[float], step_s: float, workers: int, depth: int) -> float:
@@ -61,19 +60,18 @@ def stall_share(load_s: Sequence[float], step_s: float, workers: int, depth: int
         ValueError: ``load_s`` is empty or has a negative time, ``step_s`` is not above 0, or
             ``workers`` or ``depth`` is below 1.
     """
-    # TODO(kata): when each item begins, is done, is handed over (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, virtual clock (about 15 lines)
 
 
 def workers_needed(
     load_s: Sequence[float], step_s: float, depth: int, max_stall: float = 0.05
 ) -> int | None:
     """
-    Find the fewest workers with which the consumer waits for at most this share of the time.
+    Find the fewest workers with which the consumer waits at most this share of the time.
 
     None where no number of workers is enough: more than `depth` have nothing to do.
 
     Raises:
         ValueError: as `stall_share`, or ``max_stall`` is not in [0, 1).
     """
-    raise NotImplementedError  # TODO(kata): the fewest that are enough (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, fewest workers (about 10 lines)

@@ -13,7 +13,7 @@ Sample = dict[str, str | bytes]  # "__key__" to its key, each extension to a con
 
 
 class Pipe(Protocol):
-    """What a process or a socket sends: it can be read on, and nothing else."""
+    """What a process or a socket sends: it can be read forward, and nothing else."""
 
     def read(self, n: int) -> bytes:
         """Return from 1 to `n` bytes; none at the end."""
@@ -21,7 +21,7 @@ class Pipe(Protocol):
 
 def iter_samples(fileobj: Pipe) -> Iterator[Sample]:
     """
-    Give each sample of an archive once it is complete, and hold no other.
+    Yield each sample of an archive once it is complete, and hold no other.
 
     Args:
         fileobj: Read forward, to its end.
@@ -30,7 +30,7 @@ def iter_samples(fileobj: Pipe) -> Iterator[Sample]:
         ValueError: the archive is cut off or a header damaged, ``archive: ``; a sample has an
             extension twice, which begins with the name of the second member and a colon.
     """
-    # TODO(kata): read header by header, group by key (about 45 lines with helpers)
+    # TODO(kata): read a member, group by key (about 45 lines with helpers)
     raise NotImplementedError
 
 
@@ -62,8 +62,7 @@ def write_shards(
         ValueError: a limit is below 1; a sample would not be read back as it is. The message
             begins with the name of the argument and a colon.
     """
-    # TODO(kata): check, open the next shard where one is full (about 35 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, fill a shard (about 35 lines with helpers)
 
 
 def split_shards(
@@ -75,14 +74,15 @@ def split_shards(
     Raises:
         ValueError: world or workers below 1; rank or worker not below them, or negative.
     """
-    raise NotImplementedError  # TODO(kata): check, shuffle, slice twice (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, shards of one reader (about 10 lines)
 
 
 def shuffle_buffer(it: Iterable[T], size: int, rng: random.Random) -> Iterator[T]:
     """
-    Give every item once, each drawn from the `size` that wait; hold no more than these.
+    Yield every item once, each drawn from at most `size` that wait; hold no more than these.
 
     Raises:
         ValueError: size is below 1.
     """
-    raise NotImplementedError  # TODO(kata): fill, draw, empty (about 15 lines with helpers)
+    # TODO(kata): check, draw from the buffer (about 15 lines with helpers)
+    raise NotImplementedError
