@@ -1,6 +1,6 @@
 """Kata week25/async_checkpoint_commit: written behind the training, published whole or not at all.
 
-Copy, go on; write, sync, agree, rename: who is killed in between leaves what was there before.
+Copy, go on; write, sync, agree, rename: a kill in between leaves what was there before.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class SaveFailed(Exception):
-    """Another rank could not save, so that nobody has."""
+    """Another rank could not save, so none has."""
 
 
 class Disk(Protocol):
@@ -56,8 +56,8 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step that a name stands for, None if it is no published name."""
-    return int(name[5:]) if re.fullmatch(r"step-\d{8}", name) else None
+    """Return the step that a name stands for, None if it is not a published name."""
+    return int(name[5:]) if re.fullmatch(r"step-(\d{8}|[1-9]\d{8,})", name) else None
 
 
 def packed(state: Mapping[str, Tensor]) -> bytes:
@@ -87,7 +87,7 @@ class CheckpointManager:
 
     Args:
         disk: Where checkpoints are. What is not published there is removed.
-        group: All ranks, joined by gloo; nobody else uses it.
+        group: All ranks, joined by gloo; nothing else uses it.
         keep: How many published checkpoints stay.
 
     Raises:
@@ -95,6 +95,7 @@ class CheckpointManager:
     """
 
     def __init__(self, disk: Disk, group: dist.ProcessGroup, keep: int = 2) -> None:
+        # check
         if keep < 1:
             raise ValueError(f"keep: expected at least 1, found {keep}.")
         self._disk = disk
@@ -105,6 +106,7 @@ class CheckpointManager:
         self._staged: dict[str, Tensor] = {}
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._pending: Future | None = None
+        # clear away
         if self._leads:
             disk.fsync("")  # a name that was taken away could come back without its files
             for name in disk.names():
@@ -114,7 +116,7 @@ class CheckpointManager:
 
     def save_async(self, state: Mapping[str, Tensor], step: int) -> Future:
         """
-        Copy `state`, and have it saved as `step`; a save that is in flight is waited for first.
+        Copy `state` and save it as `step` in the background, after any save in flight.
 
         Args:
             state: Of this rank. It may change as soon as this returns.
@@ -127,17 +129,22 @@ class CheckpointManager:
         Raises:
             ValueError: step: below 0, or not larger than the newest one that is published.
         """
+        # check
         self.wait()
         newest = max(self._steps(), default=-1)
         if step <= newest:
             raise ValueError(f"step: expected one after {newest}, found {step}.")
+        # copy the state
         for key, tensor in state.items():
             if key not in self._staged:
                 self._staged[key] = torch.empty(
                     tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda
                 )
             self._staged[key].copy_(tensor.detach())
-        self._pending = self._thread.submit(self._save, step)
+        # write and agree
+        self._pending = Future()
+        self._pending.set_running_or_notify_cancel()  # the other ranks count on it
+        self._thread.submit(self._fulfil, self._pending, step)
         return self._pending
 
     def wait(self) -> None:
@@ -158,6 +165,7 @@ class CheckpointManager:
         Returns:
             Its step, the same on all ranks; None, and nothing filled, if there is none.
         """
+        # load what is whole
         self.wait()
         for step in reversed(self._steps()):
             raw = self._read(step)
@@ -170,9 +178,20 @@ class CheckpointManager:
 
     def _steps(self) -> list[int]:
         """List the steps that are published, in order."""
-        return [step for name in self._disk.names() if (step := step_of(name)) is not None]
+        steps = (step_of(name) for name in self._disk.names())
+        return sorted(step for step in steps if step is not None)
 
-    def _save(self, step: int) -> int:
+    def _fulfil(self, future: Future, step: int) -> None:
+        # write and agree
+        try:
+            self._save(step)
+        except Exception as error:  # noqa: BLE001 -- the future has it
+            future.set_exception(error)
+        else:
+            future.set_result(step)
+
+    def _save(self, step: int) -> None:
+        # write and agree
         folder = f"saving-{step}"
         try:
             self._together(lambda: self._leads and self._disk.make(folder))
@@ -182,10 +201,10 @@ class CheckpointManager:
             if self._leads and folder in self._disk.names():
                 self._disk.remove(folder)
             raise
-        return step
 
     def _together(self, work: Callable[[], object]) -> None:
         """Do `work`, and raise on all ranks if it fails on one."""
+        # write and agree
         error = None
         try:
             work()
@@ -200,6 +219,7 @@ class CheckpointManager:
         self._disk.fsync(path)
 
     def _publish(self, folder: str, step: int) -> None:
+        # publish
         if self._leads:
             self._disk.fsync(folder)
             self._disk.rename(folder, step_name(step))
@@ -213,6 +233,7 @@ class CheckpointManager:
 
     def _discard(self, step: int) -> None:
         """Take the name away before anything of what it names."""
+        # clear away
         if self._leads:
             folder = f"removing-{step}"
             self._disk.rename(step_name(step), folder)
@@ -221,6 +242,7 @@ class CheckpointManager:
 
     def _read(self, step: int) -> bytes | None:
         """Return what this rank has saved, None if it is not what it was."""
+        # load what is whole
         try:
             raw = self._disk.read(f"{step_name(step)}/{self._file}")
         except OSError:

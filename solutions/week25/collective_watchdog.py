@@ -2,7 +2,7 @@
 
 Each rank notes what it is in, which costs it nothing. A thread beside it publishes the note now
 and then, and when a rank has waited for too long all of them read the notes and agree on one
-verdict, over a store: collectives are what does not work just then.
+verdict, over a store, since collectives are what has failed.
 """
 
 import json
@@ -28,7 +28,7 @@ class Record(NamedTuple):
     done: bool
 
 
-NOTHING = Record(0, "", (), "", True)  # of who has not begun any
+NOTHING = Record(0, "", (), "", True)  # of a rank that has not begun any
 
 
 class Diagnosis(NamedTuple):
@@ -57,7 +57,7 @@ class Store(Protocol):
         """Write."""
 
     def get(self, key: str) -> bytes:
-        """Read; waits for ever if nobody has written."""
+        """Read; waits for ever if nothing has been written."""
 
     def check(self, keys: list[str]) -> bool:
         """Say whether all of `keys` have been written."""
@@ -101,8 +101,8 @@ def diagnose(records: Mapping[int, Record], alive: Collection[int]) -> Diagnosis
     Say who holds the others up, and at which collective.
 
     Args:
-        records: Of each rank the last that is known.
-        alive: Ranks that are, at least one; of the others the record may be old.
+        records: The last known record of each rank.
+        alive: The living ranks, at least one; the records of the others may be old.
     """
     at = {rank: record.seq + record.done for rank, record in records.items()}
     held = min(at[rank] for rank in alive)
@@ -152,13 +152,14 @@ class Watchdog:
             world: How many ranks the group has.
             timeout_s: How long a collective may take.
             poll_s: Between two polls of the thread.
-            silence_s: After so long without a sign of life, when it matters, a rank is dead.
+            silence_s: How long after an alarm a rank without a sign of life counts as dead.
             clock: This rank's; the others' may show another time.
 
         Raises:
             ValueError: `world` is below 1, `rank` not from 0 to world - 1, `poll_s` not above 0,
                 or `timeout_s` or `silence_s` not above `poll_s`.
         """
+        # check
         if world < 1:
             raise ValueError(f"world: expected at least 1, found {world}")
         if not 0 <= rank < world:
@@ -188,7 +189,7 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop polling; the thread is gone."""
+        """Stop polling; the thread has ended."""
         self._closing.set()
         self._thread.join()
 
@@ -201,6 +202,7 @@ class Watchdog:
             CollectiveTimeout: there is a verdict, at the beginning or at the end; or the
                 collective has raised a RuntimeError, and now there is one.
         """
+        # guard a collective
         self._raise_verdict()
         record = Record(self._current[0].seq + 1, op, tuple(shape), str(dtype), done=False)
         self._current = record, self._clock() + self._timeout_s
@@ -217,18 +219,21 @@ class Watchdog:
         self._current = record._replace(done=True), math.inf
 
     def poll(self) -> None:
-        """Publish a sign of life; raise the alarm, or see to it; does not wait."""
+        """Publish a sign of life; raise an alarm, or act on one. Does not wait."""
+        # publish a beat
         if self.verdict is not None:
             return
         record, deadline = self._current
         self._beat += 1
         self._store.set(str(self._rank), pack(self._beat, record))
+        # raise the alarm
         if not self._alarmed:
             if self._clock() >= deadline:
                 self._store.set("alarm", "1")
             elif not self._store.check(["alarm"]):
                 return
             self._alarmed = True
+        # look and agree
         if self._store.check(["verdict"]):
             self._conclude(self._store.get("verdict"))
         else:
@@ -236,6 +241,7 @@ class Watchdog:
 
     def _look(self, own: Record) -> None:
         """Read what the others have published; conclude once nobody more can be expected."""
+        # look and agree
         now = self._clock()
         if self._looked_at is None:
             self._looked_at = now

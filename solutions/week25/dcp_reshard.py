@@ -120,17 +120,19 @@ def plan_reads(chunks: Sequence[Chunk], want: Box, itemsize: int) -> list[Read]:
     """
     Plan which bytes of which files make up the box `want`, each byte once, by file and offset.
 
-    A read is as long as it can be: it ends where its chunk or the buffer goes on elsewhere.
+    A read is as long as it can be: it ends where chunk and buffer no longer run in parallel.
 
     Args:
         chunks: Boxes of the same tensor, of which no two overlap.
-        want: May reach over any number of chunks.
+        want: May span any number of chunks.
         itemsize: Bytes of an element.
 
     Raises:
         ValueError: want: some of it is in no chunk.
     """
+    # intersect boxes
     reads = sorted(read for chunk in chunks for read in _runs(chunk, want, itemsize))
+    # plan and check
     found, needed = sum(read.nbytes for read in reads), math.prod(want.sizes) * itemsize
     if found != needed:
         raise ValueError(f"want: expected {needed} bytes of {want}, found {found} in the chunks.")
@@ -151,6 +153,7 @@ def save_shards(
     Raises:
         ValueError: KEY: ranks disagree about its shape or dtype. On all ranks; nothing is written.
     """
+    # write each box once
     rank = dist.get_rank(group)
     mine = [(key, piece.dtype, piece.shape, piece.box) for key, piece in state.items()]
     itemsizes = {piece.dtype: piece.tensor.itemsize for piece in state.values()}
@@ -187,6 +190,7 @@ def load_shards(
             not saved where a rank wants it; a line for each such key. On all ranks; nothing is
             filled.
     """
+    # plan and check
     rank = dist.get_rank(group)
     raw = [store.read(METADATA) if rank == 0 else None]
     dist.broadcast_object_list(raw, group=group, group_src=0)
@@ -204,6 +208,7 @@ def load_shards(
         found |= problems
     if found:
         raise ValueError("\n".join(f"{key}: {found[key]}" for key in sorted(found)))
+    # fill in place
     for key, reads in plans.items():
         tensor = state[key].tensor.detach()
         raw = bytearray(tensor.numel() * tensor.itemsize)
@@ -245,6 +250,7 @@ def ckpt_time(
 
 def _runs(chunk: Chunk, want: Box, itemsize: int) -> Iterator[Read]:
     """List the longest runs of what `want` has in common with `chunk`."""
+    # intersect boxes
     saved = chunk.box
     low = tuple(map(max, saved.offsets, want.offsets))
     sizes = tuple(
@@ -252,6 +258,7 @@ def _runs(chunk: Chunk, want: Box, itemsize: int) -> Iterator[Read]:
     )
     if min(sizes, default=1) <= 0:
         return
+    # longest runs
     # axes after `inner` are whole on both sides: from `inner` on it is one run
     inner = max(len(sizes) - 1, 0)
     while inner > 0 and sizes[inner] == saved.sizes[inner] == want.sizes[inner]:
@@ -273,6 +280,7 @@ def _flat(index: Sequence[int], box: Box) -> int:
 
 def _assigned(everyone: Sequence[tuple]) -> dict[str, Entry]:
     """Decide who writes which box and where: the same answer on every rank."""
+    # write each box once
     itemsizes = {dtype: size for _, sizes in everyone for dtype, size in sizes.items()}
     kinds, holders = {}, {}
     for rank, (pieces, _) in enumerate(everyone):
@@ -296,6 +304,7 @@ def _assigned(everyone: Sequence[tuple]) -> dict[str, Entry]:
 
 def _plan(piece: Piece, entry: Entry | None) -> list[Read]:
     """Plan the reads of one piece; ValueError where it cannot be filled."""
+    # plan and check
     if entry is None:
         raise ValueError("expected it in the checkpoint, found it missing.")
     if (piece.dtype, piece.shape) != (entry.dtype, entry.shape):

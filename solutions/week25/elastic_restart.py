@@ -1,6 +1,6 @@
 """Kata week25/elastic_restart: killed, started again on other ranks, and nothing shows.
 
-What a step does follows from its number: who computes it, and for which time, changes no bit.
+What a step does follows from its number: who computes it, and how often, changes no bit.
 """
 
 import io
@@ -88,12 +88,13 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def grad_accum(global_batch: int, world: int, micro_batch: int) -> list[int]:
     """
-    Return how many micro-batches each rank computes: as even as can be, lower ranks more.
+    Return how many micro-batches each rank computes: as even as possible, lower ranks more.
 
     Raises:
         ValueError: global_batch: not a multiple of `micro_batch`, both at least 1. world: below 1,
             or more than there are micro-batches.
     """
+    # micro-batches per rank
     if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
         raise ValueError(
             f"global_batch: expected a multiple of micro_batch={micro_batch}, found {global_batch}."
@@ -111,6 +112,7 @@ def samples_at(config: Config, step: int) -> list[int]:
     Epochs follow one another without a gap: a batch may take the end of one and the beginning of
     the next, or several whole ones. Asks for the orders of no other epochs, and for each once.
     """
+    # samples of the step
     begin = step * config.global_batch
     places = [divmod(begin + at, config.samples) for at in range(config.global_batch)]
     orders = {epoch: epoch_order(config, epoch) for epoch in {epoch for epoch, _ in places}}
@@ -136,9 +138,11 @@ def train(
     Raises:
         ValueError: global_batch, world: as `grad_accum`, before anything is loaded or read.
     """
+    # micro-batches per rank
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     counts = grad_accum(config.global_batch, world, config.micro_batch)
     start = sum(counts[:rank])
+    # restore
     model = make_model(config)
     optimizer = make_optimizer(model)
     first = 0
@@ -147,13 +151,17 @@ def train(
         state = torch.load(io.BytesIO(raw), weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+    # samples of the step
     for step in range(first, steps):
         micros = samples_at(config, step)
+        # gradients of micro-batches
         mine = [
             _gradient(config, model, data, step, micro, micros)
             for micro in range(start, start + counts[rank])
         ]
+        # sum in order
         mean = _sum_in_order(mine, counts, group) / config.global_batch
+        # update and save
         for param, grad in zip(
             model.parameters(), mean.split([p.numel() for p in model.parameters()]), strict=True
         ):
@@ -178,6 +186,7 @@ def _gradient(
     config: Config, model: nn.Module, data: Data, step: int, micro: int, ids: list[int]
 ) -> Tensor:
     """Return the gradient of one micro-batch, flat; what it draws depends on no other."""
+    # gradients of micro-batches
     begin = micro * config.micro_batch
     x, y = data.batch(ids[begin : begin + config.micro_batch])
     torch.manual_seed(noise_seed(config, step, micro))
@@ -187,6 +196,7 @@ def _gradient(
 
 def _sum_in_order(mine: list[Tensor], counts: list[int], group: dist.ProcessGroup | None) -> Tensor:
     """Add what all ranks have, one after the other: the order doesn't depend on who has what."""
+    # sum in order
     size, most = mine[0].numel(), max(counts)
     rows = torch.zeros(most, size, dtype=mine[0].dtype)
     rows[: len(mine)] = torch.stack(mine)

@@ -1,7 +1,7 @@
 """Kata week25/loss_spike_guard: skip what is not finite, and rewind where the loss goes astray.
 
-The device decides by itself whether an update happens. The host looks at what the steps have
-brought once in a while, so that it never waits for the step it has just launched.
+The device decides by itself whether an update happens. The host looks at the results of
+the steps once in a while, so it never waits for the step it has just launched.
 """
 
 import math
@@ -22,7 +22,7 @@ NORMAL = 1.4826  # times the median absolute deviation: the deviation of a norma
 
 
 class Health(NamedTuple):
-    """What a step has come to, alike on all ranks: two float64 tensors without axes."""
+    """The outcome of a step, alike on all ranks: two float64 tensors without axes."""
 
     loss: Float[Tensor, ""]
     norm: Float[Tensor, ""]
@@ -40,7 +40,7 @@ class AdamState:
     """
     What Adam knows of a rank's parameters; everything is a tensor, and changed in place.
 
-    `steps` (int64, no axes) counts the updates there were.
+    `steps` (int64, no axes) counts the updates made.
     """
 
     steps: Tensor
@@ -62,7 +62,7 @@ def reduce_step(params: Sequence[Tensor], loss: Float[Tensor, ""], comm: Collect
     """
     Tell all ranks of the step: the mean of their losses, and the norm of all their gradients.
 
-    Neither waits for the device. Both are not finite if they are so on any rank.
+    Nothing waits for the device. A value that is not finite on any rank is not finite on all.
 
     Args:
         params: This rank's; those that are frozen, or have no gradient, do not count.
@@ -84,8 +84,8 @@ def guarded_step(
     """
     Take a step of Adam with clipped gradients, unless the loss or the norm is not finite.
 
-    Then parameters and state keep every bit. Which it is the host never learns: nothing waits for
-    the device.
+    In that case parameters and state keep every bit. The host never learns of it: nothing waits
+    for the device.
     """
     fine = health.loss.isfinite() & health.norm.isfinite()
     state.steps.add_(fine)
@@ -112,8 +112,8 @@ class SpikeGuard:
     Looks at the losses every few steps, all at once, and says when to go back.
 
     A loss is high if it or the norm of its step is not finite, or if it is above the median of
-    the last good ones by more than `rise`, and by more than `k` times their deviation. So many
-    high ones in a row as `patience` says are a spike.
+    the last good ones by more than `rise`, and by more than `k` times their deviation. A row
+    of `patience` high ones is a spike.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class SpikeGuard:
             rise: Nats above the median from which it may be.
             patience: High losses in a row that make a spike.
             every: Steps between two looks.
-            rewind: How many steps before the first of them to go back at least.
+            rewind: How many steps before the first of them to go back, at least.
             save_every: Checkpoints are of the steps 0, `save_every`, twice that …
             skip_batches: How many batches not to see again, at least.
 
@@ -145,6 +145,7 @@ class SpikeGuard:
             ValueError: `window` is less than 8, `k` not above 0, `patience`, `every` or
                 `save_every` less than 1, `rise`, `rewind` or `skip_batches` less than 0.
         """
+        # check
         if window < 8:
             raise ValueError(f"window: expected at least 8, found {window}")
         if not k > 0:
@@ -169,14 +170,17 @@ class SpikeGuard:
         Raises:
             ValueError: `step` is not the one that follows; nothing has been noted.
         """
+        # check
         if self._next not in (None, step):
             raise ValueError(f"step: expected {self._next}, found {step}")
         self._next = step + 1
+        # read at once
         self._unread.append(torch.stack(health))
         if len(self._unread) < self._every:
             return None
         read = torch.stack(self._unread).tolist()
         self._unread.clear()
+        # judge
         for at, (loss, norm) in enumerate(read, step - len(read) + 1):
             self._judge(loss, norm)
             if self._high == self._patience:
@@ -184,12 +188,13 @@ class SpikeGuard:
         return None
 
     def forget(self) -> None:
-        """Drop all losses, those not looked at, too: from here on they are expected to differ."""
+        """Drop all losses, even those not looked at: from here on they are expected to differ."""
         self._good.clear()
         self._unread.clear()
         self._high = 0
 
     def _judge(self, loss: float, norm: float) -> None:
+        # judge
         if math.isfinite(loss) and math.isfinite(norm) and not self._stands_out(loss):
             self._good.append(loss)
             self._high = 0
@@ -197,6 +202,7 @@ class SpikeGuard:
             self._high += 1
 
     def _stands_out(self, loss: float) -> bool:
+        # judge
         if len(self._good) < self._good.maxlen:
             return False
         middle = median(self._good)
@@ -205,6 +211,7 @@ class SpikeGuard:
 
     def _go_back(self, onset: int, step: int) -> Rollback:
         """Return to before `onset`; the batches up to that of `step` have been read."""
+        # go back
         to_step = max(0, (onset - self._rewind) // self._save_every * self._save_every)
         self._high = 0
         self._next = to_step

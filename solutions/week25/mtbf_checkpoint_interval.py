@@ -46,6 +46,7 @@ def job_mtbf(parts: Iterable[tuple[int, float]]) -> float:
     Raises:
         ValueError: a count is negative or a time not above 0; the message begins ``parts: ``.
     """
+    # add failure rates
     rate = 0.0
     for count, mtbf in parts:
         if not count >= 0 or not mtbf > 0:
@@ -61,7 +62,9 @@ def young(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
+    # check
     _check(delta=delta, M=M)
+    # interval
     return sqrt(2 * delta * M)
 
 
@@ -72,7 +75,9 @@ def daly(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
+    # check
     _check(delta=delta, M=M)
+    # interval
     if delta >= 2 * M:
         return M
     half = delta / (2 * M)
@@ -83,7 +88,7 @@ def expected_efficiency(
     tau: float, delta: float, M: float, R: float, persist: float = 0.0
 ) -> float:
     """
-    Return the share of time that is work which no failure undoes.
+    Return the share of time spent on work that no failure undoes.
 
     Args:
         tau: Seconds of work between checkpoints.
@@ -95,11 +100,13 @@ def expected_efficiency(
     Raises:
         ValueError: tau or M not above 0; delta or R below 0; persist not from 0 to tau.
     """
+    # check
     if not tau > 0:
         raise ValueError(f"tau: expected more than 0, found {tau}.")
     _check(delta=delta, M=M, R=R)
     if not 0 <= persist <= tau:
         raise ValueError(f"persist: expected 0 to {tau}, tau, found {persist}.")
+    # share that is kept
     cycle = tau + delta
     if isinf(M):
         return tau / cycle
@@ -115,7 +122,9 @@ def best_interval(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
+    # check
     _check(delta=delta, M=M)
+    # interval
     if delta == 0:
         return 0.0
     x, step = min(sqrt(2 * delta / M), 1.0), 1.0  # Newton's method from above, tau / M
@@ -135,10 +144,12 @@ def checkpoint_times(
     Raises:
         ValueError: state_bytes or world below 1.
     """
+    # check
     if state_bytes < 1:
         raise ValueError(f"state_bytes: expected at least 1, found {state_bytes}.")
     if world < 1:
         raise ValueError(f"world: expected at least 1, found {world}.")
+    # times of each kind
     storage = state_bytes / cluster.storage_bytes_per_s
     of_a_node = state_bytes * min(world, cluster.gpus_per_node) / world
     sharded = max(of_a_node / cluster.node_bytes_per_s, storage)
@@ -156,6 +167,7 @@ def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: f
     Raises:
         ValueError: state_bytes or world below 1; M not above 0; R below 0.
     """
+    # choose the best
     found = []
     for kind, (delta, persist) in checkpoint_times(state_bytes, world, cluster).items():
         tau = max(best_interval(delta, M), persist)
@@ -165,6 +177,7 @@ def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: f
 
 
 def _check(*, M: float, delta: float = 0.0, R: float = 0.0) -> None:
+    # check
     if not delta >= 0:
         raise ValueError(f"delta: expected at least 0, found {delta}.")
     if not M > 0:

@@ -24,7 +24,7 @@ class Job(Protocol):
 
     @property
     def step(self) -> int:
-        """How many steps have been taken; of a job that goes on, those of its checkpoint too."""
+        """How many steps have been taken, those before a checkpoint that was loaded included."""
 
     def advance(self) -> None:
         """Take a step, which has collectives in it."""
@@ -38,8 +38,8 @@ class PreemptionGuard:
     Listens to signals while its block runs, and says when all ranks are to stop.
 
     Attributes:
-        left_s: For how long the ranks will live, when they agreed to stop; the same on all. It is
-            infinite until then.
+        left_s: How long the ranks had left when they agreed to stop, the same on all; infinite
+            until then.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class PreemptionGuard:
         Raises:
             ValueError: `grace_s` is empty, or a time in it not above 0; `check_every` below 1.
         """
+        # check
         if not grace_s or not all(seconds > 0 for seconds in grace_s.values()):
             raise ValueError(f"grace_s: expected signals with times above 0, found {grace_s}")
         if check_every < 1:
@@ -81,14 +82,17 @@ class PreemptionGuard:
         Raises:
             RuntimeError: this is not the main thread, which alone hears signals.
         """
+        # check
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("PreemptionGuard: expected the main thread, found another")
+        # handlers
         for number in self._grace_s:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back to whom they belonged."""
+        """Restore the previous handlers."""
+        # handlers
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -99,6 +103,7 @@ class PreemptionGuard:
         All ranks call it, with the same steps. It sends 4 bytes if `step` is a multiple of
         `check_every`, and nothing otherwise or once the answer has been yes.
         """
+        # agree on the time left
         if self.left_s < math.inf or step % self._check_every:
             return self.left_s < math.inf
         own = min(self._deadlines, default=math.inf) - self._clock()
@@ -109,26 +114,30 @@ class PreemptionGuard:
         return self.left_s < math.inf
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        # note the deadline
         # appended in one go: another signal may interrupt this one
         self._deadlines.append(self._clock() + self._grace_s[number])
 
 
 def train(job: Job, guard: PreemptionGuard, *, steps: int, save_every: int, save_s: float) -> int:
     """
-    Take steps until there have been `steps`, or until the guard says to stop; the block runs.
+    Take steps until there have been `steps`, or until the guard, whose block runs, says to stop.
 
     Returns:
         0 if all steps have been taken, REQUEUE if not. Either way everything there was time to
         save has been saved, once.
     """
+    # stop or step
     saved = job.step
     while job.step < steps:
         if guard.should_stop(job.step):
+            # save
             # the time that all have agreed on: a save that some do not join never ends
             if job.step > saved and guard.left_s >= save_s:
                 job.save()
             return REQUEUE
         job.advance()
+        # save
         if job.step % save_every == 0 or job.step == steps:
             job.save()
             saved = job.step

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 def half_life_tokens(beta2: float, batch: int, seqlen: int) -> float:
     """
-    After how many tokens a second moment with `beta2` has half of what it knew.
+    Return after how many tokens a second moment with `beta2` has forgotten half of its value.
 
     Args:
         beta2: What is kept in a step.
@@ -26,9 +26,11 @@ def half_life_tokens(beta2: float, batch: int, seqlen: int) -> float:
 
     Source: Marek et al. 2025, section 4.
     """
+    # check
     _check_beta2(beta2)
     _check_count("batch", batch)
     _check_count("seqlen", seqlen)
+    # half-life and β₂
     return -batch * seqlen / math.log2(beta2)
 
 
@@ -39,15 +41,17 @@ def rescale_beta2(beta2: float, b_old: int, b_new: int) -> float:
     Raises:
         ValueError: `beta2` is not between 0 and 1, both excluded, `b_old` or `b_new` below 1.
     """
+    # check
     _check_beta2(beta2)
     _check_count("b_old", b_old)
     _check_count("b_new", b_new)
+    # half-life and β₂
     return beta2 ** (b_new / b_old)
 
 
 class TokenAdam(Optimizer):
     """
-    Adam, where each step says of how many tokens its gradient is.
+    Adam whose steps are told how many tokens their gradient is a mean over.
 
     The first moment is Adam's, and counts steps. The options of a group of parameters are those
     of the constructor, by name, and are read at each step.
@@ -69,6 +73,7 @@ class TokenAdam(Optimizer):
             ValueError: `half_life` is not finite and above 0, `lr` or `eps` is below 0, or
                 `beta1` not from 0 to 1, 1 excluded.
         """
+        # check
         if not 0 < half_life < math.inf:
             raise ValueError(f"half_life: expected a finite number above 0, found {half_life}")
         if not lr >= 0:
@@ -84,21 +89,24 @@ class TokenAdam(Optimizer):
         """
         Update every parameter that has a gradient, which is the mean over `tokens` tokens.
 
-        A step of 0 tokens is none.
+        A step of 0 tokens changes nothing.
 
         Raises:
             ValueError: `tokens` is below 0; nothing has been changed.
         """
+        # check
         if tokens < 0:
             raise ValueError(f"tokens: expected at least 0, found {tokens}")
         if tokens == 0:
             return
+        # update
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
                     self._update(param, param.grad, tokens, group)
 
     def _update(self, param: Tensor, grad: Tensor, tokens: int, group: dict[str, object]) -> None:
+        # count steps and tokens
         state = self.state[param]
         if not state:
             state["step"] = state["tokens"] = 0
@@ -106,12 +114,15 @@ class TokenAdam(Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(param)
         state["step"] += 1
         state["tokens"] += tokens
+        # bias correction
         forgotten = _forgotten(tokens, group["half_life"])
         # the product of all β₂ there were is 2 to the minus half-lives that have passed
         known = _forgotten(state["tokens"], group["half_life"])
+        # moments
         first, second = state["exp_avg"], state["exp_avg_sq"]
         first.lerp_(grad, 1 - group["beta1"])
         second.mul_(1 - forgotten).addcmul_(grad, grad, value=forgotten)
+        # update
         size = (second / known).sqrt_().add_(group["eps"])
         param.addcdiv_(first, size, value=-group["lr"] / (1 - group["beta1"] ** state["step"]))
 

@@ -1,6 +1,6 @@
 """Kata week25/async_checkpoint_commit: written behind the training, published whole or not at all.
 
-Copy, go on; write, sync, agree, rename: who is killed in between leaves what was there before.
+Copy, go on; write, sync, agree, rename: a kill in between leaves what was there before.
 """
 
 import io
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class SaveFailed(Exception):
-    """Another rank could not save, so that nobody has."""
+    """Another rank could not save, so none has."""
 
 
 class Disk(Protocol):
@@ -54,8 +54,8 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step that a name stands for, None if it is no published name."""
-    return int(name[5:]) if re.fullmatch(r"step-\d{8}", name) else None
+    """Return the step that a name stands for, None if it is not a published name."""
+    return int(name[5:]) if re.fullmatch(r"step-(\d{8}|[1-9]\d{8,})", name) else None
 
 
 def packed(state: Mapping[str, Tensor]) -> bytes:
@@ -85,7 +85,7 @@ class CheckpointManager:
 
     Args:
         disk: Where checkpoints are. What is not published there is removed.
-        group: All ranks, joined by gloo; nobody else uses it.
+        group: All ranks, joined by gloo; nothing else uses it.
         keep: How many published checkpoints stay.
 
     Raises:
@@ -93,12 +93,11 @@ class CheckpointManager:
     """
 
     def __init__(self, disk: Disk, group: dist.ProcessGroup, keep: int = 2) -> None:
-        # TODO(kata): check, clear away, wait for each other (about 15 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, clear away (about 15 lines)
 
     def save_async(self, state: Mapping[str, Tensor], step: int) -> Future:
         """
-        Copy `state`, and have it saved as `step`; a save that is in flight is waited for first.
+        Copy `state` and save it as `step` in the background, after any save in flight.
 
         Args:
             state: Of this rank. It may change as soon as this returns.
@@ -111,12 +110,13 @@ class CheckpointManager:
         Raises:
             ValueError: step: below 0, or not larger than the newest one that is published.
         """
-        # TODO(kata): wait, check, copy, hand over (about 55 lines with helpers)
+        # TODO(kata): check, clear away, copy the state, write and agree, publish (about 65 lines
+        # with helpers)
         raise NotImplementedError
 
     def wait(self) -> None:
         """Return when no save is in flight, whatever came of it."""
-        raise NotImplementedError  # TODO(kata): for the save in flight (2 lines)
+        raise NotImplementedError  # TODO(kata): wait for the save in flight (2 lines)
 
     def latest(self) -> int | None:
         """Return the newest step that is published, None if there is none."""
@@ -131,5 +131,4 @@ class CheckpointManager:
         Returns:
             Its step, the same on all ranks; None, and nothing filled, if there is none.
         """
-        # TODO(kata): newest first: check, agree, fill (about 15 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): load what is whole (about 15 lines with helpers)

@@ -3,8 +3,10 @@
 import errno
 import random
 import shutil
+import sys
 import threading
 import time
+from concurrent.futures import wait as wait_for
 
 import pytest
 import torch
@@ -460,6 +462,49 @@ def test_the_newest_stay(kata, oracle, ranks, seed, root, keep):
         steps = [0, 5, 9, 10, 100]
         expected = [(steps[n], steps[: n + 1][-keep:]) for n in range(5)]
         assert found == expected, f"keep={keep}: expected {expected}, found {found}"
+
+
+def test_steps_may_have_nine_digits(kata, oracle, ranks, seed, root):
+    steps = [99_999_999, 100_000_000, 1_000_000_001]
+
+    def train(rank, world):
+        disk = oracle.Disk(root)
+        manager = kata.CheckpointManager(disk, gloo())
+        for step in steps:
+            manager.save_async(filled(oracle, seed, rank, step), step).result()
+        before = manager.latest()
+        state = zeros(oracle, seed, rank)
+        loaded = kata.CheckpointManager(disk, gloo()).load(state)
+        right = oracle.same(state, filled(oracle, seed, rank, steps[-1]))
+        return before, loaded, right, sorted(map(kata.step_of, disk.names()))
+
+    found = ranks(1, train)[0]
+    expected = steps[-1], steps[-1], True, steps[1:]
+    assert found == expected, (
+        f"latest, loaded, right bits, kept: expected {expected}, found {found}"
+    )
+
+
+def test_a_save_cannot_be_called_off(kata, oracle, ranks, seed, root):
+    """The other ranks count on it, and may be further already."""
+
+    def train(rank, world):
+        manager = kata.CheckpointManager(oracle.Disk(root), gloo())
+        found = []
+        for step in range(3):
+            state = filled(oracle, seed, rank, step)
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(10)  # no other thread runs before `cancel` does
+            try:
+                future = manager.save_async(state, step)
+                found.append(future.cancel())
+            finally:
+                sys.setswitchinterval(before)
+            found.append(wait_for([future], 5).done == {future} and future.result() == step)
+        return found
+
+    for rank, found in enumerate(ranks(2, train)):
+        assert found == [False, True] * 3, f"rank {rank}, cancelled and saved: found {found}"
 
 
 def test_steps_go_forward_and_something_is_kept(kata, oracle, ranks, seed, root):

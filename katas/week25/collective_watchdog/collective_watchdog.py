@@ -2,7 +2,7 @@
 
 Each rank notes what it is in, which costs it nothing. A thread beside it publishes the note now
 and then, and when a rank has waited for too long all of them read the notes and agree on one
-verdict, over a store: collectives are what does not work just then.
+verdict, over a store, since collectives are what has failed.
 """
 
 import json
@@ -26,7 +26,7 @@ class Record(NamedTuple):
     done: bool
 
 
-NOTHING = Record(0, "", (), "", True)  # of who has not begun any
+NOTHING = Record(0, "", (), "", True)  # of a rank that has not begun any
 
 
 class Diagnosis(NamedTuple):
@@ -55,7 +55,7 @@ class Store(Protocol):
         """Write."""
 
     def get(self, key: str) -> bytes:
-        """Read; waits for ever if nobody has written."""
+        """Read; waits for ever if nothing has been written."""
 
     def check(self, keys: list[str]) -> bool:
         """Say whether all of `keys` have been written."""
@@ -99,11 +99,10 @@ def diagnose(records: Mapping[int, Record], alive: Collection[int]) -> Diagnosis
     Say who holds the others up, and at which collective.
 
     Args:
-        records: Of each rank the last that is known.
-        alive: Ranks that are, at least one; of the others the record may be old.
+        records: The last known record of each rank.
+        alive: The living ranks, at least one; the records of the others may be old.
     """
-    # TODO(kata): where are the living held up, and by whom? (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): who holds up whom (about 20 lines)
 
 
 class Watchdog:
@@ -133,23 +132,22 @@ class Watchdog:
             world: How many ranks the group has.
             timeout_s: How long a collective may take.
             poll_s: Between two polls of the thread.
-            silence_s: After so long without a sign of life, when it matters, a rank is dead.
+            silence_s: How long after an alarm a rank without a sign of life counts as dead.
             clock: This rank's; the others' may show another time.
 
         Raises:
             ValueError: `world` is below 1, `rank` not from 0 to world - 1, `poll_s` not above 0,
                 or `timeout_s` or `silence_s` not above `poll_s`.
         """
-        # TODO(kata): check, keep; the thread is made, not started (about 25 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 25 lines with helpers)
 
     def __enter__(self) -> Self:
         """Begin to poll."""
-        raise NotImplementedError  # TODO(kata): start it (2 lines)
+        raise NotImplementedError  # TODO(kata): start the thread (2 lines)
 
     def __exit__(self, *_: object) -> None:
-        """Stop polling; the thread is gone."""
-        raise NotImplementedError  # TODO(kata): stop it, wait until it has ended (2 lines)
+        """Stop polling; the thread has ended."""
+        raise NotImplementedError  # TODO(kata): stop the thread, and wait for its end (2 lines)
 
     @contextmanager
     def guard(self, op: str, shape: Sequence[int], dtype: torch.dtype) -> Iterator[None]:
@@ -160,11 +158,9 @@ class Watchdog:
             CollectiveTimeout: there is a verdict, at the beginning or at the end; or the
                 collective has raised a RuntimeError, and now there is one.
         """
-        # TODO(kata): a context manager: raise a verdict, note, raise a verdict, note (about 15
-        # lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): guard a collective (about 15 lines with helpers)
 
     def poll(self) -> None:
-        """Publish a sign of life; raise the alarm, or see to it; does not wait."""
-        # TODO(kata): publish; overdue or alarmed: look; conclude (about 30 lines with helpers)
+        """Publish a sign of life; raise an alarm, or act on one. Does not wait."""
+        # TODO(kata): publish a beat, raise the alarm, look and agree (about 30 lines with helpers)
         raise NotImplementedError

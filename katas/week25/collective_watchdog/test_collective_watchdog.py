@@ -76,6 +76,18 @@ def test_who_is_to_blame_in_any_fleet(kata, oracle, seed):
         )
 
 
+def test_what_a_rank_publishes(kata, oracle):
+    store, gathered = oracle.Store(), ("all_gather", (2, 3), "torch.bfloat16")
+    dog = kata.Watchdog(store, 3, 4, timeout_s=9.0, poll_s=1.0, silence_s=9.0)
+    dog.poll()
+    assert kata.unpack(store.data["3"]) == (1, kata.NOTHING)
+    with dog.guard("all_gather", torch.Size([2, 3]), torch.bfloat16):
+        dog.poll()
+        assert kata.unpack(store.data["3"]) == (2, (1, *gathered, False))
+    dog.poll()
+    assert kata.unpack(store.data["3"]) == (3, (1, *gathered, True))
+
+
 # ---- fleets ------------------------------------------------------------------------------------
 
 
@@ -153,10 +165,11 @@ def test_a_sign_of_life_after_the_first_look_is_enough(kata, oracle):
     )
 
 
-def test_a_collective_that_was_given_up_causes_no_alarm(kata, oracle):
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_a_collective_that_was_given_up_causes_no_alarm(kata, oracle, error):
     fleet = oracle.Fleet(kata, 2)
-    with pytest.raises(KeyError), fleet.dogs[0].guard(*SUM):
-        raise KeyError("of something else")
+    with pytest.raises(error), fleet.dogs[0].guard(*SUM):
+        raise error("of something else")
     fleet.tick(40)
     assert "alarm" not in fleet.store.data, f"40 s after it, in the store: {fleet.store.data}"
     # the record is still there: the collective was never done

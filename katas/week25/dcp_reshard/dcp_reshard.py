@@ -119,18 +119,17 @@ def plan_reads(chunks: Sequence[Chunk], want: Box, itemsize: int) -> list[Read]:
     """
     Plan which bytes of which files make up the box `want`, each byte once, by file and offset.
 
-    A read is as long as it can be: it ends where its chunk or the buffer goes on elsewhere.
+    A read is as long as it can be: it ends where chunk and buffer no longer run in parallel.
 
     Args:
         chunks: Boxes of the same tensor, of which no two overlap.
-        want: May reach over any number of chunks.
+        want: May span any number of chunks.
         itemsize: Bytes of an element.
 
     Raises:
         ValueError: want: some of it is in no chunk.
     """
-    # TODO(kata): intersect boxes, list the longest runs, check that they are all (about 25 lines
-    # with helpers)
+    # TODO(kata): intersect boxes, longest runs, plan and check (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -148,9 +147,7 @@ def save_shards(
     Raises:
         ValueError: KEY: ranks disagree about its shape or dtype. On all ranks; nothing is written.
     """
-    # TODO(kata): gather what all have, decide who writes what, write, METADATA last (about 40 lines
-    # with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): write each box once (about 40 lines with helpers)
 
 
 def load_shards(
@@ -169,7 +166,7 @@ def load_shards(
             not saved where a rank wants it; a line for each such key. On all ranks; nothing is
             filled.
     """
-    # TODO(kata): read METADATA once, plan and check everything, fill (about 30 lines with helpers)
+    # TODO(kata): plan and check, fill in place (about 30 lines with helpers)
     raise NotImplementedError
 
 
@@ -196,4 +193,4 @@ def ckpt_time(
     Raises:
         ValueError: kind: another one.
     """
-    raise NotImplementedError  # TODO(kata): who sends and writes how much (about 6 lines)
+    raise NotImplementedError  # TODO(kata): time of a save (about 6 lines)

@@ -1,6 +1,6 @@
 """Kata week25/elastic_restart: killed, started again on other ranks, and nothing shows.
 
-What a step does follows from its number: who computes it, and for which time, changes no bit.
+What a step does follows from its number: who computes it, and how often, changes no bit.
 """
 
 import io
@@ -86,13 +86,13 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def grad_accum(global_batch: int, world: int, micro_batch: int) -> list[int]:
     """
-    Return how many micro-batches each rank computes: as even as can be, lower ranks more.
+    Return how many micro-batches each rank computes: as even as possible, lower ranks more.
 
     Raises:
         ValueError: global_batch: not a multiple of `micro_batch`, both at least 1. world: below 1,
             or more than there are micro-batches.
     """
-    raise NotImplementedError  # TODO(kata): check, divide (about 8 lines)
+    raise NotImplementedError  # TODO(kata): micro-batches per rank (about 8 lines)
 
 
 def samples_at(config: Config, step: int) -> list[int]:
@@ -102,7 +102,7 @@ def samples_at(config: Config, step: int) -> list[int]:
     Epochs follow one another without a gap: a batch may take the end of one and the beginning of
     the next, or several whole ones. Asks for the orders of no other epochs, and for each once.
     """
-    raise NotImplementedError  # TODO(kata): which epochs, which places in them (about 4 lines)
+    raise NotImplementedError  # TODO(kata): samples of the step (about 4 lines)
 
 
 def train(
@@ -124,6 +124,6 @@ def train(
     Raises:
         ValueError: global_batch, world: as `grad_accum`, before anything is loaded or read.
     """
-    # TODO(kata): load; for each step gradients, their sum in order, an update; save (about 55 lines
-    # with helpers)
+    # TODO(kata): micro-batches per rank, samples of the step, restore, gradients of micro-batches,
+    # sum in order, update and save (about 55 lines with helpers)
     raise NotImplementedError

@@ -1,7 +1,7 @@
 """Kata week25/loss_spike_guard: skip what is not finite, and rewind where the loss goes astray.
 
-The device decides by itself whether an update happens. The host looks at what the steps have
-brought once in a while, so that it never waits for the step it has just launched.
+The device decides by itself whether an update happens. The host looks at the results of
+the steps once in a while, so it never waits for the step it has just launched.
 """
 
 import math
@@ -20,7 +20,7 @@ NORMAL = 1.4826  # times the median absolute deviation: the deviation of a norma
 
 
 class Health(NamedTuple):
-    """What a step has come to, alike on all ranks: two float64 tensors without axes."""
+    """The outcome of a step, alike on all ranks: two float64 tensors without axes."""
 
     loss: Float[Tensor, ""]
     norm: Float[Tensor, ""]
@@ -38,7 +38,7 @@ class AdamState:
     """
     What Adam knows of a rank's parameters; everything is a tensor, and changed in place.
 
-    `steps` (int64, no axes) counts the updates there were.
+    `steps` (int64, no axes) counts the updates made.
     """
 
     steps: Tensor
@@ -60,16 +60,14 @@ def reduce_step(params: Sequence[Tensor], loss: Float[Tensor, ""], comm: Collect
     """
     Tell all ranks of the step: the mean of their losses, and the norm of all their gradients.
 
-    Neither waits for the device. Both are not finite if they are so on any rank.
+    Nothing waits for the device. A value that is not finite on any rank is not finite on all.
 
     Args:
         params: This rank's; those that are frozen, or have no gradient, do not count.
         loss: This rank's, in float32.
         comm: The ranks, which all call this at every step.
     """
-    # TODO(kata): the squares of all gradients and the loss, in one all-reduce (about 7 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): health of the step (about 7 lines with helpers)
 
 
 @torch.no_grad()
@@ -79,11 +77,10 @@ def guarded_step(
     """
     Take a step of Adam with clipped gradients, unless the loss or the norm is not finite.
 
-    Then parameters and state keep every bit. Which it is the host never learns: nothing waits for
-    the device.
+    In that case parameters and state keep every bit. The host never learns of it: nothing waits
+    for the device.
     """
-    # TODO(kata): clip, both moments, the move; all of it behind a mask (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): step behind a mask (about 15 lines)
 
 
 class SpikeGuard:
@@ -91,8 +88,8 @@ class SpikeGuard:
     Looks at the losses every few steps, all at once, and says when to go back.
 
     A loss is high if it or the norm of its step is not finite, or if it is above the median of
-    the last good ones by more than `rise`, and by more than `k` times their deviation. So many
-    high ones in a row as `patience` says are a spike.
+    the last good ones by more than `rise`, and by more than `k` times their deviation. A row
+    of `patience` high ones is a spike.
     """
 
     def __init__(
@@ -116,7 +113,7 @@ class SpikeGuard:
             rise: Nats above the median from which it may be.
             patience: High losses in a row that make a spike.
             every: Steps between two looks.
-            rewind: How many steps before the first of them to go back at least.
+            rewind: How many steps before the first of them to go back, at least.
             save_every: Checkpoints are of the steps 0, `save_every`, twice that …
             skip_batches: How many batches not to see again, at least.
 
@@ -124,8 +121,7 @@ class SpikeGuard:
             ValueError: `window` is less than 8, `k` not above 0, `patience`, `every` or
                 `save_every` less than 1, `rise`, `rewind` or `skip_batches` less than 0.
         """
-        # TODO(kata): check, keep the options (about 20 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 20 lines with helpers)
 
     def update(self, step: int, health: Health) -> Rollback | None:
         """
@@ -134,10 +130,9 @@ class SpikeGuard:
         Raises:
             ValueError: `step` is not the one that follows; nothing has been noted.
         """
-        # TODO(kata): check, keep, and at every so many steps read and judge all (about 30 lines
-        # with helpers)
+        # TODO(kata): check, read at once, judge, go back (about 30 lines with helpers)
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Drop all losses, those not looked at, too: from here on they are expected to differ."""
-        raise NotImplementedError  # TODO(kata): begin again (3 lines)
+        """Drop all losses, even those not looked at: from here on they are expected to differ."""
+        raise NotImplementedError  # TODO(kata): drop all losses (3 lines)

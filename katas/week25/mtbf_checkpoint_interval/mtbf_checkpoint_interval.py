@@ -45,7 +45,7 @@ def job_mtbf(parts: Iterable[tuple[int, float]]) -> float:
     Raises:
         ValueError: a count is negative or a time not above 0; the message begins ``parts: ``.
     """
-    raise NotImplementedError  # TODO(kata): add rates (about 6 lines)
+    raise NotImplementedError  # TODO(kata): add failure rates (about 6 lines)
 
 
 def young(delta: float, M: float) -> float:
@@ -55,7 +55,7 @@ def young(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
-    raise NotImplementedError  # TODO(kata): check, first order (about 9 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, interval (about 9 lines with helpers)
 
 
 def daly(delta: float, M: float) -> float:
@@ -65,14 +65,14 @@ def daly(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
-    raise NotImplementedError  # TODO(kata): check, higher order (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, interval (about 5 lines)
 
 
 def expected_efficiency(
     tau: float, delta: float, M: float, R: float, persist: float = 0.0
 ) -> float:
     """
-    Return the share of time that is work which no failure undoes.
+    Return the share of time spent on work that no failure undoes.
 
     Args:
         tau: Seconds of work between checkpoints.
@@ -84,9 +84,7 @@ def expected_efficiency(
     Raises:
         ValueError: tau or M not above 0; delta or R below 0; persist not from 0 to tau.
     """
-    # TODO(kata): check; how likely each checkpoint is, and nothing that overflows or cancels (about
-    # 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, share that is kept (about 10 lines)
 
 
 def best_interval(delta: float, M: float) -> float:
@@ -96,7 +94,7 @@ def best_interval(delta: float, M: float) -> float:
     Raises:
         ValueError: delta below 0, M not above 0.
     """
-    raise NotImplementedError  # TODO(kata): check; where the derivative is 0 (about 9 lines)
+    raise NotImplementedError  # TODO(kata): check, interval (about 9 lines)
 
 
 def checkpoint_times(
@@ -108,8 +106,7 @@ def checkpoint_times(
     Raises:
         ValueError: state_bytes or world below 1.
     """
-    # TODO(kata): check; one writer, all nodes, all GPUs to their hosts (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, times of each kind (about 10 lines)
 
 
 def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: float) -> Policy:
@@ -119,5 +116,4 @@ def choose_policy(state_bytes: int, world: int, cluster: Cluster, M: float, R: f
     Raises:
         ValueError: state_bytes or world below 1; M not above 0; R below 0.
     """
-    # TODO(kata): check; the best of each kind, then of all (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): choose the best (about 6 lines)

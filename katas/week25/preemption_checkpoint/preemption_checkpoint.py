@@ -21,7 +21,7 @@ class Job(Protocol):
 
     @property
     def step(self) -> int:
-        """How many steps have been taken; of a job that goes on, those of its checkpoint too."""
+        """How many steps have been taken, those before a checkpoint that was loaded included."""
 
     def advance(self) -> None:
         """Take a step, which has collectives in it."""
@@ -35,8 +35,8 @@ class PreemptionGuard:
     Listens to signals while its block runs, and says when all ranks are to stop.
 
     Attributes:
-        left_s: For how long the ranks will live, when they agreed to stop; the same on all. It is
-            infinite until then.
+        left_s: How long the ranks had left when they agreed to stop, the same on all; infinite
+            until then.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PreemptionGuard:
         Raises:
             ValueError: `grace_s` is empty, or a time in it not above 0; `check_every` below 1.
         """
-        raise NotImplementedError  # TODO(kata): check, keep (about 9 lines)
+        raise NotImplementedError  # TODO(kata): check (about 9 lines)
 
     def __enter__(self) -> Self:
         """
@@ -70,13 +70,12 @@ class PreemptionGuard:
         Raises:
             RuntimeError: this is not the main thread, which alone hears signals.
         """
-        # TODO(kata): the main thread? Handlers of its own, those of before kept (about 7 lines with
-        # helpers)
+        # TODO(kata): check, handlers, note the deadline (about 7 lines with helpers)
         raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back to whom they belonged."""
-        raise NotImplementedError  # TODO(kata): handlers of before (2 lines)
+        """Restore the previous handlers."""
+        raise NotImplementedError  # TODO(kata): handlers (2 lines)
 
     def should_stop(self, step: int) -> bool:
         """
@@ -85,16 +84,15 @@ class PreemptionGuard:
         All ranks call it, with the same steps. It sends 4 bytes if `step` is a multiple of
         `check_every`, and nothing otherwise or once the answer has been yes.
         """
-        # TODO(kata): one minimum over the ranks, at some steps (about 7 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): agree on the time left (about 7 lines)
 
 
 def train(job: Job, guard: PreemptionGuard, *, steps: int, save_every: int, save_s: float) -> int:
     """
-    Take steps until there have been `steps`, or until the guard says to stop; the block runs.
+    Take steps until there have been `steps`, or until the guard, whose block runs, says to stop.
 
     Returns:
         0 if all steps have been taken, REQUEUE if not. Either way everything there was time to
         save has been saved, once.
     """
-    raise NotImplementedError  # TODO(kata): ask, stop or step, save now and then (about 10 lines)
+    raise NotImplementedError  # TODO(kata): stop or step, save (about 10 lines)

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """A slow rank, the share of time that it takes longer than others, and since which step."""
+    """A slow rank, by what share it takes longer than the median, and since which step."""
 
     rank: int
     slowdown: float
@@ -36,11 +36,11 @@ class StragglerDetector:
     def __init__(
         self, world: int, window: int, rel_threshold: float = 0.08, k_mad: float = 5.0
     ) -> None:
-        raise NotImplementedError  # TODO(kata): check, make room (about 15 lines)
+        raise NotImplementedError  # TODO(kata): check, ring of reports (about 15 lines)
 
     def update(self, step_s: Sequence[float], wait_s: Sequence[float]) -> list[Alert]:
         """
-        Take one step's report of each rank, and return the alerts there are, in order of rank.
+        Take one step's report of each rank, and return the current alerts, in order of rank.
 
         Args:
             step_s: Seconds of the whole step; NaN where a rank did not report.
@@ -50,8 +50,8 @@ class StragglerDetector:
             ValueError: a length is not `world`, or a time negative or infinite; a rank waited
                 longer than the step took. Nothing has changed then.
         """
-        # TODO(kata): check; who is slow in this step, who in half of the last ones (about 35 lines
-        # with helpers)
+        # TODO(kata): check, own time, slow reports, ring of reports, alerts (about 35 lines with
+        # helpers)
         raise NotImplementedError
 
 
@@ -61,22 +61,22 @@ def blame(intervals: Iterable[tuple[int, float, float, str]]) -> int:
 
     Args:
         intervals: Rank, start, end and kind; times by a clock of the rank's own. Busy is whatever
-            is no "wait", and what overlaps counts once. Read once, in any order.
+            is not a "wait", and what overlaps counts once. Read once, in any order.
 
     Raises:
         ValueError: there are none, or one ends before it begins.
     """
-    raise NotImplementedError  # TODO(kata): own time of each rank, overlaps once (about 15 lines)
+    raise NotImplementedError  # TODO(kata): own time (about 15 lines)
 
 
 def throughput_loss(compute: Sequence[float]) -> float:
     """
-    Return the share of all ranks' time that they wait for the slowest of them.
+    Return the share of all ranks' time that is spent waiting for the slowest of them.
 
     Args:
         compute: Seconds of each rank's own work; NaN where it did not report.
 
     Raises:
-        ValueError: a time is negative or infinite, or nobody reported.
+        ValueError: a time is negative or infinite, or no rank reported.
     """
-    raise NotImplementedError  # TODO(kata): check; the mean against the slowest (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, lost share (about 5 lines)

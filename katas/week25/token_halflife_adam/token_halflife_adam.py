@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 def half_life_tokens(beta2: float, batch: int, seqlen: int) -> float:
     """
-    After how many tokens a second moment with `beta2` has half of what it knew.
+    Return after how many tokens a second moment with `beta2` has forgotten half of its value.
 
     Args:
         beta2: What is kept in a step.
@@ -26,8 +26,7 @@ def half_life_tokens(beta2: float, batch: int, seqlen: int) -> float:
 
     Source: Marek et al. 2025, section 4.
     """
-    # TODO(kata): check; when is β₂ to the power of the steps ½? (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, half-life and β₂ (about 10 lines with helpers)
 
 
 def rescale_beta2(beta2: float, b_old: int, b_new: int) -> float:
@@ -37,13 +36,12 @@ def rescale_beta2(beta2: float, b_old: int, b_new: int) -> float:
     Raises:
         ValueError: `beta2` is not between 0 and 1, both excluded, `b_old` or `b_new` below 1.
     """
-    # TODO(kata): check; the same half-life in steps of another size (about 4 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, half-life and β₂ (about 4 lines)
 
 
 class TokenAdam(Optimizer):
     """
-    Adam, where each step says of how many tokens its gradient is.
+    Adam whose steps are told how many tokens their gradient is a mean over.
 
     The first moment is Adam's, and counts steps. The options of a group of parameters are those
     of the constructor, by name, and are read at each step.
@@ -65,18 +63,18 @@ class TokenAdam(Optimizer):
             ValueError: `half_life` is not finite and above 0, `lr` or `eps` is below 0, or
                 `beta1` not from 0 to 1, 1 excluded.
         """
-        # TODO(kata): check, hand the options to the base class (about 9 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 9 lines)
 
     @torch.no_grad()
     def step(self, tokens: int) -> None:
         """
         Update every parameter that has a gradient, which is the mean over `tokens` tokens.
 
-        A step of 0 tokens is none.
+        A step of 0 tokens changes nothing.
 
         Raises:
             ValueError: `tokens` is below 0; nothing has been changed.
         """
-        # TODO(kata): both moments and the move of each parameter (about 25 lines with helpers)
+        # TODO(kata): check, count steps and tokens, bias correction, moments, update (about 25
+        # lines with helpers)
         raise NotImplementedError
