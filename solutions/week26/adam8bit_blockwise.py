@@ -24,8 +24,8 @@ def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
     The 256 levels of the dynamic data type, ascending.
 
     Decade i of 0 to 6, from 10^(i - 7) to 10^(i - 6), is divided into 2^i equal parts, with a
-    level in the middle of each, and as many below zero; without signs into 2^(i + 1). Two levels
-    more are 0 and 1. So signed code 127 + k is the negative of code 127 - k, but for 255, which
+    level in the middle of each, and as many below zero; without signs into 2^(i + 1). The other
+    two are 0 and 1. So signed code 127 + k is the negative of code 127 - k, but for 255, which
     is 1.
 
     Source: Dettmers et al. 2022, section 2.
@@ -40,6 +40,7 @@ def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
 
 @triton.jit
 def _index(x, PARTS: tl.constexpr):
+    # encode
     # where x, from 0 to 1, is among the levels: decade i begins at PARTS * 2^i and is a straight
     # line of x; the lines are ever less steep, so that the least of them is the one of its decade
     at = x * (PARTS * 1e6 / 0.9) + PARTS * 8 / 9
@@ -59,9 +60,10 @@ def _spread(x, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _adam8bit_kernel(
     p_ptr, g_ptr, m_code_ptr, v_code_ptr, m_abs_ptr, v_abs_ptr, m_map_ptr, v_map_ptr,
-    n, step_size, v_factor, b1, m_share, b2, v_share, eps, decay,
+    n, v_factor, b1, m_share, b2, v_share, eps, decay,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # decode
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_mask = row * BLOCK < n
     m_abs = tl.load(m_abs_ptr + row, mask=row_mask)  # [ROWS]
@@ -73,16 +75,21 @@ def _adam8bit_kernel(
     g = tl.load(g_ptr + at, mask=mask, other=0.0).to(tl.float32)
     m_code = tl.load(m_code_ptr + at, mask=mask, other=127).to(tl.int32)
     v_code = tl.load(v_code_ptr + at, mask=mask, other=0).to(tl.int32)
-    m = b1 * (tl.load(m_map_ptr + m_code) * _spread(m_abs, ROWS, BLOCK)) + m_share * g
-    v = b2 * (tl.load(v_map_ptr + v_code) * _spread(v_abs, ROWS, BLOCK)) + v_share * g * g
-    p = p * decay - step_size * m / (tl.sqrt(v) * v_factor + eps)
+    # update
+    m = tl.load(m_map_ptr + m_code) * _spread(b1 * m_abs, ROWS, BLOCK) + m_share * g
+    v = tl.load(v_map_ptr + v_code) * _spread(b2 * v_abs, ROWS, BLOCK) + v_share * g * g
+    # what limits this is not memory, but instructions: three here, where a division has eight
+    root = tl.rsqrt(tl.sqrt(v) * v_factor + eps)
+    p = p * decay - m * root * root
     tl.store(p_ptr + at, p.to(p_ptr.dtype.element_ty), mask=mask)
 
+    # new scales
     m_abs = tl.max(tl.abs(m).reshape(ROWS, BLOCK), axis=1)
     v_abs = tl.max(v.reshape(ROWS, BLOCK), axis=1)
     m_scale, v_scale = 1 / tl.maximum(m_abs, SMALLEST), 1 / tl.maximum(v_abs, SMALLEST)
     tl.store(m_abs_ptr + row, m_abs, mask=row_mask)
     tl.store(v_abs_ptr + row, v_abs, mask=row_mask)
+    # encode
     m_at = _index(tl.abs(m) * _spread(m_scale, ROWS, BLOCK), 1)
     v_at = _index(v * _spread(v_scale, ROWS, BLOCK), 2)
     m_code = tl.where(m < 0, 127 - m_at, 127 + m_at)
@@ -125,22 +132,26 @@ def adam8bit_blockwise(
         debug: Wait for the device, and refuse a gradient that is not finite.
 
     Raises:
-        ValueError: `p` is not one of `DTYPES`, or bfloat16 on the CPU, or no contiguous vector;
-            another tensor has not the length or the dtype that goes with it, is not contiguous, or
-            elsewhere; `step` is less than 1, `b1` or `b2` not from 0 to below 1, `lr` or `eps` not
-            above 0, `wd` below 0; with `debug` also `g` that is not finite. Nothing has been
-            changed then. The message begins with the argument's name.
+        ValueError: `p` is not one of `DTYPES`, or bfloat16 on the CPU, or not a contiguous vector;
+            another tensor does not have the length or dtype that goes with it, is not contiguous,
+            or is elsewhere; `step` is less than 1, `b1` or `b2` not from 0 to below 1, `lr` or
+            `eps` not above 0, `wd` below 0; with `debug` also `g` that is not finite. Nothing has
+            been changed then. The message begins with the argument's name.
     """
+    # check
     _check(p, g, m_code, v_code, m_abs, v_abs, m_map, v_map)
     _check_numbers(step, lr, b1, b2, eps, wd)
     if debug and not g.isfinite().all():
         raise ValueError("g: expected finite gradients")
+    # launch
     rows, warps = GPU if p.is_cuda else CPU
-    step_size, v_factor = lr / (1 - b1**step), (1 - b2**step) ** -0.5
+    # v_factor and eps divided by the step size: no multiplication by it is left for the kernel
+    per_step = (1 - b1**step) / lr
+    v_factor = (1 - b2**step) ** -0.5
     # 1 - b2 is made here: in float32 it would lose digits
     _adam8bit_kernel[(triton.cdiv(len(m_abs), rows),)](
         p, g, m_code, v_code, m_abs, v_abs, m_map, v_map,
-        len(p), step_size, v_factor, b1, 1 - b1, b2, 1 - b2, eps, 1 - lr * wd,
+        len(p), v_factor * per_step, b1, 1 - b1, b2, 1 - b2, eps * per_step, 1 - lr * wd,
         ROWS=rows, BLOCK=BLOCK, num_warps=warps,
     )  # fmt: skip
     return p

@@ -53,12 +53,12 @@ class Plan:
 
     Attributes:
         method: One of `METHODS`.
-        r: Rank of the adapters; nothing to "full".
-        targets: Projections that have an adapter, in any order; nothing to "full".
+        r: Rank of the adapters; ignored by "full".
+        targets: Projections that have an adapter, in any order; ignored by "full".
         optim: One of `OPTIMS`.
         master: Whether there is a float32 copy of what is trained.
         foreach: Whether AdamW handles all tensors at once, or one after the other.
-        recompute: Whether a layer keeps its input alone.
+        recompute: Whether a layer keeps only its input.
         fsdp: GPUs that share the states.
     """
 
@@ -81,6 +81,7 @@ def nf4_bytes(n: int, double: bool = True) -> int:
 
     Source: Dettmers et al. 2023 (QLoRA), section 3.
     """
+    # NF4 bytes
     blocks = -(-n // 64)
     scales = blocks + 4 * -(-blocks // 256) + 4 if double else 4 * blocks
     return -(-n // 2) + scales
@@ -106,6 +107,7 @@ def state_bytes(cfg: Llama, plan: Plan) -> dict[str, int]:
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 3.1.
     """
+    # states
     trained = trainable_params(cfg, plan)
     layer, rest = _base(cfg)
     matrix = nf4_bytes if plan.method == "qlora" else partial(int.__mul__, 2)
@@ -129,6 +131,7 @@ def activation_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
+    # activations
     trainable_params(cfg, plan)
     full = plan.method == "full"
     trained = set(cfg.projections if full else plan.targets)
@@ -155,6 +158,7 @@ def peak_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
+    # peak
     states = state_bytes(cfg, plan)
     total = sum(states.values())
     loss = total - states["grads"] + activation_bytes(cfg, plan, b, s) + 14 * b * s * cfg.vocab
@@ -172,6 +176,7 @@ def max_batch(cfg: Llama, plan: Plan, s: int, memory_bytes: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
+    # largest batch
     if peak_bytes(cfg, plan, 1, s) > memory_bytes:
         return 0
     states = state_bytes(cfg, plan)
@@ -188,6 +193,7 @@ def _base(cfg: Llama) -> tuple[list[int], int]:
 
 def _trained(cfg: Llama, plan: Plan) -> list[int]:
     """Elements of each tensor that is trained."""
+    # what is trained
     if plan.method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, found {plan.method!r}")
     if plan.method != "full":

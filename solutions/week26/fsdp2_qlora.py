@@ -57,7 +57,7 @@ def dequantise_into(out: Tensor, whole: NF4) -> None:
 
 
 class QloraLinear(nn.Module):
-    """x wᵀ + s (x aᵀ) bᵀ; `weight` must be a tensor while it runs, and is no parameter."""
+    """x wᵀ + s (x aᵀ) bᵀ; `weight` must be a tensor while it runs, and is not a parameter."""
 
     def __init__(self, weight: NF4, a: Tensor, b: Tensor, s: float) -> None:
         super().__init__()
@@ -166,10 +166,12 @@ def shard_aligned(numel: int, unit: int, world: int) -> list[tuple[int, int]]:
     Raises:
         ValueError: unit, world: below 1. The message begins with the name; the first one counts.
     """
+    # check
     if unit < 1:
         raise ValueError(f"unit: expected 1 or more, found {unit}")
     if world < 1:
         raise ValueError(f"world: expected 1 or more, found {world}")
+    # cut at whole groups
     size = _largest(numel, unit, world)
     return [(min(rank * size, numel), min((rank + 1) * size, numel)) for rank in range(world)]
 
@@ -182,9 +184,10 @@ class Nf4Shard:
         Copy what belongs to `rank`.
 
         Raises:
-            ValueError: whole: packed, codes or absmax2 have not the length that the shape asks
-                for. rank: not in 0 … world - 1. The first one counts.
+            ValueError: whole: packed, codes or absmax2 do not have the length that the shape
+                asks for. rank: not in 0 … world - 1. The first one counts.
         """
+        # check
         numel = math.prod(whole.shape)
         lengths = tuple(map(len, whole[:3]))
         expected = tuple(-(-numel // per) for per in _PER)
@@ -192,6 +195,7 @@ class Nf4Shard:
             raise ValueError(f"whole: expected lengths of {expected}, found {lengths}")
         if not 0 <= rank < world:
             raise ValueError(f"rank: expected 0 … {world - 1}, found {rank}")
+        # cut at whole groups
         start, stop = shard_aligned(numel, _UNIT, world)[rank]
         self.parts = tuple(
             one[-(-start // per) : -(-stop // per)].clone()
@@ -202,6 +206,7 @@ class Nf4Shard:
 
     def fsdp_pre_all_gather(self) -> tuple[tuple[Tensor, ...], object]:
         """Return what this rank sends, as long on all ranks, and what all ranks know."""
+        # gather as bytes
         padded = tuple(
             pad(part, (0, size - len(part)))
             for part, size in zip(self.parts, self._sizes, strict=True)
@@ -215,7 +220,8 @@ class Nf4Shard:
         dtype: torch.dtype,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Make the whole weight of what the ranks sent, in their order; into `out`, if given."""
+        """Make the whole weight from what the ranks sent, in their order; in `out`, if given."""
+        # unpack
         shape, offset = metadata
         if out is None:
             out = torch.empty(shape, dtype=dtype, device=outputs[0].device)
@@ -225,7 +231,7 @@ class Nf4Shard:
 
 class ShardedQlora(ShardHooks):
     """
-    A module of whose four-bit weights and parameters each rank keeps its part.
+    A module whose four-bit weights and parameters are sharded: each rank keeps its part.
 
     Outside of forward and backward `weight` of each `QloraLinear` is an `Nf4Shard`, and each
     parameter a `Shard`. `.grad` of one is this rank's part of the mean over the ranks.
@@ -235,14 +241,16 @@ class ShardedQlora(ShardHooks):
 
     def __init__(self, module: nn.Module, comm: Collectives) -> None:
         """
-        Replace weights and parameters of `module`, which are alike on all ranks. Sends nothing.
+        Replace weights and parameters of `module`, the same on all ranks, by shards. Sends nothing.
 
         Raises:
             ValueError: module: a `QloraLinear` in it is sharded already.
         """
+        # check
         layers = [layer for layer in module.modules() if isinstance(layer, QloraLinear)]
         if any(isinstance(layer.weight, Nf4Shard) for layer in layers):
             raise ValueError("module: expected whole weights, found shards")
+        # cut at whole groups
         super().__init__(module)
         slots = named_slots(module)
         params = [param for _, _, param in slots]
@@ -265,6 +273,7 @@ class ShardedQlora(ShardHooks):
     @torch.no_grad()
     def unshard(self) -> None:
         """Put all that is whole in its place, with one all-gather, unless it is there."""
+        # gather as bytes
         if self._whole:
             return
         sent = [one.fsdp_pre_all_gather() for one in self._nf4]
@@ -274,6 +283,7 @@ class ShardedQlora(ShardHooks):
             for shard, size in zip(self._shards, self._sizes, strict=True)
         ]
         arrived = self._gather(pieces)
+        # unpack
         for at, (nf4, weight) in enumerate(zip(self._nf4, self._weights, strict=True)):
             allocate_storage(weight)
             # autograd must not see the write: .data has a version counter of its own
@@ -282,11 +292,13 @@ class ShardedQlora(ShardHooks):
         for full, whole in zip(self._fulls, arrived, strict=True):
             allocate_storage(full)
             full.data.copy_(whole[: full.numel()].view_as(full))
+        # free and replace
         self._place(self._weights, self._fulls)
         self._whole = True
 
     def reshard(self) -> None:
         """Free what is whole, and put the shards in their places. Sends nothing."""
+        # free and replace
         for one in (*self._weights, *self._fulls):
             free_storage(one)
         self._place(self._nf4, self._shards)
@@ -294,7 +306,8 @@ class ShardedQlora(ShardHooks):
 
     @torch.no_grad()
     def post_backward(self) -> None:
-        """Add what the whole parameters have as gradients to those of the shards, and reshard."""
+        """Add the mean gradients of the whole parameters to those of the shards, and reshard."""
+        # reduce the gradients
         world = self._comm.world
         found = [at for at, full in enumerate(self._fulls) if full.grad is not None]
         if found:
@@ -316,6 +329,7 @@ class ShardedQlora(ShardHooks):
 
     def _gather(self, pieces: list[Tensor]) -> Iterator[Tensor]:
         """Yield for each piece those of all ranks, one after the other."""
+        # gather as bytes
         mine = torch.cat([piece.view(torch.uint8) for piece in pieces])
         gathered = mine.new_empty(self._comm.world * len(mine))
         self._comm.all_gather(gathered, mine).wait()

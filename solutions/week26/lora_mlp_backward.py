@@ -1,7 +1,7 @@
 """Kata week26/lora_mlp_backward: a SwiGLU MLP and three projections with LoRA, backward by hand.
 
-Frozen weights get no gradient, every product of an adapter is thin, and what is cheap is computed
-again instead of being kept.
+Frozen weights get no gradient, every product of an adapter is thin, and what is cheap is
+recomputed instead of kept.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ class Quantized(Protocol):
     dtype: torch.dtype
 
     def dequant(self) -> Tensor:
-        """Make the whole weight, anew each time."""
+        """Return the whole weight, a new tensor each time."""
 
 
 class Lora(NamedTuple):
@@ -41,6 +41,7 @@ class _LoraMlp(torch.autograd.Function):
         frozen: tuple[tuple[Tensor | Quantized, float], ...],
         *adapters: Tensor,
     ) -> Tensor:
+        # project and keep
         gate, up, down = _loras(frozen, adapters)
         e, g = _project(x, gate), _project(x, up)
         ctx.frozen = frozen
@@ -49,23 +50,27 @@ class _LoraMlp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # what is wanted
         x, e, g, *adapters = ctx.saved_tensors
         gate, up, down = _loras(ctx.frozen, adapters)
         for_x, _, *wanted = ctx.needs_input_grad
         for_gate, for_up, for_down = wanted[::2]  # a and b alike
         deeper = for_x or for_gate or for_up
+        # back through down
         h = F.silu(e).mul_(g) if for_down else None
         dh, *of_down = _backward(h, dy, down, for_down, deeper)
         del h
         if not deeper:
             return (None, None, None, None, None, None, *of_down)
+        # back through up and gate
         # two buffers as large as e for all that follows; e and g may be read again
-        buffer = torch.sigmoid(e).mul_(e).mul_(dh)
+        buffer = F.silu(e).mul_(dh)
         dx, *of_up = _backward(x, buffer, up, for_up, for_x)
         if for_x or for_gate:
             torch.sigmoid(e, out=buffer)
             dh.mul_(g).mul_(buffer)
-            dh.mul_(buffer.neg_().add_(1).mul_(e).add_(1))
+            torch.addcmul(e, e, buffer, value=-1, out=buffer)
+            dh.addcmul_(dh, buffer)
         dx, *of_gate = _backward(x, dh, gate, for_gate, for_x, dx)
         return (dx, None, *of_gate, *of_up, *of_down)
 
@@ -80,6 +85,7 @@ class _LoraQkv(torch.autograd.Function):
         frozen: tuple[tuple[Tensor | Quantized, float], ...],
         *adapters: Tensor,
     ) -> tuple[Tensor, ...]:
+        # project and keep
         ctx.frozen = frozen
         ctx.save_for_backward(x, *adapters)
         ctx.set_materialize_grads(False)
@@ -87,10 +93,12 @@ class _LoraQkv(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        # what is wanted
         x, *adapters = ctx.saved_tensors
         for_x, _, *wanted = ctx.needs_input_grad
         dx, grads = None, []
         loras = _loras(ctx.frozen, adapters)
+        # thin gradients
         for lora, dy, for_lora in zip(loras, douts, wanted[::2], strict=True):
             if dy is None:  # this output was not used
                 grads += [None, None]
@@ -112,9 +120,11 @@ def lora_mlp(x: Float[Tensor, "t d"], gate: Lora, up: Lora, down: Lora) -> Float
 
     Source: Unsloth, kernels/fast_lora.py.
     """
+    # check
     _check("gate", gate, x.shape[1], x.dtype)
     _check("up", up, x.shape[1], x.dtype, out=gate.w.shape[0])
     _check("down", down, gate.w.shape[0], x.dtype)
+    # project and keep
     return _apply(_LoraMlp, x, (gate, up, down))
 
 
@@ -129,8 +139,10 @@ def lora_qkv(
     Raises:
         ValueError: as `lora_mlp`, of `q`, `k` or `v`.
     """
+    # check
     for name, lora in (("q", q), ("k", k), ("v", v)):
         _check(name, lora, x.shape[1], x.dtype)
+    # project and keep
     return _apply(_LoraQkv, x, (q, k, v))
 
 
@@ -191,6 +203,7 @@ def _backward(
     dx: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Add the gradient of x to `dx`, if it is wanted; return it, and those of a and b."""
+    # thin gradients
     da = db = None
     p = dy @ lora.b if for_lora or for_x else None  # [t, r]
     if for_lora:
@@ -204,6 +217,7 @@ def _backward(
 
 
 def _check(name: str, lora: Lora, width: int, dtype: torch.dtype, out: int | None = None) -> None:
+    # check
     rows, columns = lora.w.shape
     r = len(lora.a)
     if getattr(lora.w, "requires_grad", False):

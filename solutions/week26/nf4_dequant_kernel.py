@@ -26,6 +26,7 @@ def _nf4_dequant_kernel(
     packed_ptr, levels_ptr, codes_ptr, table_ptr, absmax2_ptr, w_ptr, offset, n_blocks,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
+    # scales of the blocks
     first = tl.program_id(0).to(tl.int64) * BLOCKS
     row = tl.arange(0, BLOCKS)
     mask = first + row < n_blocks
@@ -35,13 +36,16 @@ def _nf4_dequant_kernel(
     scale = tl.load(table_ptr + code) * absmax2 + offset  # [BLOCKS] fp32
     scale = tl.broadcast_to(scale[:, None], [BLOCKS, 8]).reshape(8 * BLOCKS, 1)
 
+    # unpack words
     # eight codes a word, of each byte the high four bits first, and the lowest byte first
     word = tl.arange(0, 8 * BLOCKS)
     mask = first + word // 8 < n_blocks
     words = tl.load(packed_ptr + first * 8 + word, mask=mask)  # [8 BLOCKS] i32
     eight = tl.arange(0, 8)
     code = (words[:, None] >> (4 * (eight ^ 1))[None, :]) & 15
+    # look up and scale
     w = tl.load(levels_ptr + code) * scale  # [8 BLOCKS, 8] fp32
+    # store
     at = word[:, None] * 8 + eight[None, :]
     tl.store(w_ptr + first * 64 + at, w.to(w_ptr.dtype.element_ty), mask=mask[:, None])
 
@@ -79,7 +83,9 @@ def nf4_dequant_kernel(
             `packed` does not begin at a multiple of 16 bytes. The message begins with the
             argument's name.
     """
+    # check
     n_blocks = _check(packed, levels, codes, table, absmax2, shape, dtype)
+    # allocate and launch
     w = torch.empty(shape, dtype=dtype, device=packed.device)
     blocks, warps = GPU if packed.is_cuda else CPU
     _nf4_dequant_kernel[(triton.cdiv(n_blocks, blocks),)](

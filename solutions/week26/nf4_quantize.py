@@ -36,6 +36,7 @@ def nf4_codebook() -> Float32[Tensor, "16"]:
 
     Source: Dettmers et al. 2023 (QLoRA), section 3 and appendix E.
     """
+    # levels
     positive, negative = (
         torch.special.ndtri(torch.linspace(0.5, OUTERMOST, count + 1, dtype=torch.float64))[1:]
         for count in (8, 7)
@@ -49,11 +50,12 @@ def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
     The 256 levels of the dynamic data type, ascending: finer where numbers are smaller.
 
     Decade i of 0 to 6, from 10^(i - 7) to 10^(i - 6), is divided into 2^i equal parts, with a
-    level in the middle of each, and as many below zero; without signs into 2^(i + 1). Two levels
-    more are 0 and 1.
+    level in the middle of each, and as many below zero; without signs into 2^(i + 1). The other
+    two are 0 and 1.
 
     Source: Dettmers et al. 2022 (8-bit optimizers), section 2.
     """
+    # levels
     levels = [0.0, 1.0]
     for i in range(7):
         parts = 2**i if signed else 2 ** (i + 1)
@@ -77,13 +79,17 @@ def nf4_quantize(
         ValueError: `block` is not a power of two of at least 2; `w` is not one of `DTYPES`,
             or not finite everywhere. In this order; the message begins with the argument's name.
     """
+    # check
     _check_block(block)
     if w.dtype not in DTYPES or not w.isfinite().all():
         raise ValueError(f"w: expected finite numbers of one of {DTYPES}, found {w.dtype}")
+    # blocks and scales
     n = w.numel()
     blocks = F.pad(w.reshape(-1).float(), (0, -n % block)).view(-1, block)
     absmax, scaled = _scaled(blocks)
+    # nearest level
     codes = _nearest(scaled, nf4_codebook().to(w.device)).flatten()[: n + n % 2]
+    # pack
     return codes[::2] << 4 | codes[1::2], absmax
 
 
@@ -97,11 +103,14 @@ def double_quantize(absmax: Float32[Tensor, " scales"], block: int = 256) -> Dou
     Raises:
         ValueError: `block` is not a power of two of at least 2; the message begins with its name.
     """
+    # check
     _check_block(block)
+    # blocks and scales
     n = len(absmax)
     offset = absmax.sum() / max(n, 1)
     blocks = F.pad(absmax - offset, (0, -n % block)).view(-1, block)
     absmax2, scaled = _scaled(blocks)
+    # nearest level
     table = dynamic_map().to(absmax.device)
     return DoubleQuantized(_nearest(scaled, table).flatten()[:n], absmax2, offset, table, block)
 
@@ -118,10 +127,11 @@ def nf4_dequantize(
 
     Raises:
         ValueError: `block` is not a power of two of at least 2; `dtype` is not one of `DTYPES`;
-            `packed` has not ceil(n / 2) bytes for the n weights of `shape`; `absmax`, or its
+            `packed` is not ceil(n / 2) bytes for the n weights of `shape`; `absmax`, or its
             codes, are not ceil(n / block). In this order; the message begins with the argument's
             name.
     """
+    # check
     _check_block(block)
     if dtype not in DTYPES:
         raise ValueError(f"dtype: expected one of {DTYPES}, found {dtype}")
@@ -131,6 +141,7 @@ def nf4_dequantize(
     scales = absmax.codes if isinstance(absmax, DoubleQuantized) else absmax
     if len(scales) != -(-n // block):
         raise ValueError(f"absmax: expected {-(-n // block)} for {n} weights, found {len(scales)}")
+    # decode
     if isinstance(absmax, DoubleQuantized):
         groups = absmax.absmax2.repeat_interleave(absmax.block)[: len(scales)]
         scales = absmax.table[scales.int()] * groups + absmax.offset
@@ -141,7 +152,7 @@ def nf4_dequantize(
 
 def bits_per_param(n: int, block: int = 64, double: bool = False) -> float:
     """
-    Bits in memory for each of `n` weights, all that is stored for them counted.
+    Bits in memory for each of `n` weights, counting all that is stored for them.
 
     That is `packed` and `absmax`; with `double` instead of the latter codes, absmax2 (in blocks of
     256) and offset. The table is the same for all tensors, and not counted.

@@ -30,7 +30,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a page is about: elements start to stop - 1 of a flattened parameter."""
+    """What a page belongs to: elements start to stop - 1 of a flattened parameter."""
 
     param: int
     start: int
@@ -44,7 +44,7 @@ def layout(params: list[Tensor], page_bytes: int) -> list[Piece]:
     A page has the piece's first moments from its beginning on, and from its middle the second.
 
     Raises:
-        ValueError: `page_bytes` is no positive multiple of 8.
+        ValueError: `page_bytes` is not a positive multiple of 8.
     """
     if page_bytes < 8 or page_bytes % 8:
         raise ValueError(f"page_bytes: expected a positive multiple of 8, found {page_bytes}")
@@ -72,8 +72,8 @@ class PagePool:
     """
     At most `capacity` pages on the device at a time.
 
-    A page that is in use stays where it is. One that is not may go whenever room is needed, and is
-    written back then if it has been changed, and only then.
+    A page that is in use stays where it is. One that is not may be evicted when room is needed, and
+    is written back then if it has been changed, and only then.
 
     Attributes:
         memory: Where pages are.
@@ -85,6 +85,7 @@ class PagePool:
     """
 
     def __init__(self, memory: Memory, capacity: int) -> None:
+        # check
         _check_capacity(capacity, 1)
         self.memory = memory
         self.capacity = capacity
@@ -101,8 +102,10 @@ class PagePool:
             RuntimeError: it is not on the device, and `capacity` others are in use; nothing has
                 changed then.
         """
+        # check
         if not 0 <= page < self.memory.n_pages:
             raise ValueError(f"page: expected 0 to {self.memory.n_pages - 1}, found {page}")
+        # acquire and release
         if page in self._frames:
             frame = self._frames.pop(page)
         else:
@@ -120,8 +123,10 @@ class PagePool:
         Raises:
             ValueError: the page is not in use.
         """
+        # check
         if page not in self._users:
             raise ValueError(f"page: expected one in use, found {page}")
+        # acquire and release
         self._users[page] -= 1
         if not self._users[page]:
             del self._users[page]
@@ -130,18 +135,21 @@ class PagePool:
 
     def resize(self, capacity: int) -> None:
         """
-        Change the budget, at once: pages go until it is kept.
+        Change the budget at once: pages are evicted until it is kept.
 
         Raises:
             ValueError: `capacity` is below 1, or below the number of pages in use; nothing has
                 changed then.
         """
+        # check
         _check_capacity(capacity, max(1, len(self._users)))
+        # evict
         while len(self._frames) > capacity:
             self._evict()
         self.capacity = capacity
 
     def _evict(self) -> None:
+        # evict
         page = next((page for page in self._frames if page not in self._users), None)
         if page is None:
             raise RuntimeError(f"all {len(self._frames)} pages on the device are in use")
@@ -159,6 +167,7 @@ def _check_capacity(capacity: int, least: int) -> None:
 
 def prefetch_order(n_pages: int, step: int) -> list[int]:
     """Return the order in which step `step`, from 0 on, goes through pages 0 to n_pages - 1."""
+    # order of the pages
     # a step ends where the next one begins: the least recently used page is the last one needed
     return list(range(n_pages)) if step % 2 == 0 else list(range(n_pages - 1, -1, -1))
 
@@ -169,7 +178,7 @@ class PagedAdamW:
 
     Args:
         params: Contiguous float32 parameters, read once.
-        pool: Of pages whose moments are 0; nobody else uses it during a step.
+        pool: Of pages whose moments are 0; nothing else uses it during a step.
         lr: As in torch.optim.AdamW, like the others.
         betas: Likewise.
         eps: Likewise.
@@ -184,6 +193,7 @@ class PagedAdamW:
         self, params: Iterable[Tensor], pool: PagePool, lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
     ) -> None:  # fmt: skip
+        # check
         self._params = list(params)
         for param in self._params:
             if param.dtype != torch.float32 or not param.is_contiguous():
@@ -208,6 +218,7 @@ class PagedAdamW:
         The page that comes next is acquired before the one at hand is released, unless the pool
         has room for one only. Pages of parameters without a gradient stay where they are.
         """
+        # order of the pages
         grads = [param.grad for param in self._params]
         scan = prefetch_order(len(self._pieces), self._steps)
         order = [page for page in scan if grads[self._pieces[page].param] is not None]
@@ -215,20 +226,25 @@ class PagedAdamW:
             return
         self._steps += 1
         self._t = [t + (grad is not None) for t, grad in zip(self._t, grads, strict=True)]
+        # one page ahead
         ahead = self._pool.capacity > 1
+        at, flat = -1, None
         frame = self._pool.acquire(order[0])
         for page, following in zip(order, [*order[1:], None], strict=True):
             coming = self._pool.acquire(following) if ahead and following is not None else None
-            self._update(self._pieces[page], frame)
+            if self._pieces[page].param != at:  # once for all its pages: it may be a copy
+                at = self._pieces[page].param
+                flat = grads[at].reshape(-1)
+            self._update(self._pieces[page], frame, flat)
             self._pool.release(page, dirty=True)
             if coming is None and following is not None:
                 coming = self._pool.acquire(following)
             frame = coming
 
-    def _update(self, piece: Piece, frame: Tensor) -> None:
-        param = self._params[piece.param]
+    def _update(self, piece: Piece, frame: Tensor, grad: Tensor) -> None:
         m, v = _moments(piece, frame)
-        p, g = (x.reshape(-1)[piece.start : piece.stop] for x in (param, param.grad))
+        params = self._params[piece.param].view(-1)
+        p, g = (x[piece.start : piece.stop] for x in (params, grad))
         adamw_(p, g, m, v, self._t[piece.param], *self._settings)
 
     def state_dict(self) -> list[dict[str, int | Tensor]]:
@@ -238,6 +254,7 @@ class PagedAdamW:
         `step` is the number of steps in which it had a gradient, `exp_avg` and `exp_avg_sq` are
         the moments, float32 in its shape.
         """
+        # copy the states
         states = []
         for param, t in zip(self._params, self._t, strict=True):
             m, v = torch.zeros_like(param), torch.zeros_like(param)

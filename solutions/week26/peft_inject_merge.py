@@ -1,4 +1,4 @@
-"""Kata week26/peft_inject_merge: adapters around the linear layers of a model that stays as it is.
+"""Kata week26/peft_inject_merge: adapters around the linear layers of a model that stays unchanged.
 
 LoRA adds two thin products to a layer, IA³ rescales its output or its input; either folds into
 the weight afterwards.
@@ -49,6 +49,7 @@ class _Adapted(nn.Module):
 
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
+        # find and wrap
         self.base = base
         self.scales: dict[str, float] = {}
         self.drops: dict[str, float] = {}
@@ -58,6 +59,7 @@ class _Adapted(nn.Module):
 
     def adapt(self, name: str, cfg: LoraCfg | Ia3Cfg, feedforward: bool) -> None:
         """Add an adapter that changes nothing yet."""
+        # find and wrap
         weight = self.base.weight
         out, into = weight.shape if isinstance(self.base, nn.Linear) else weight.shape[::-1]
         if isinstance(cfg, Ia3Cfg):
@@ -71,6 +73,7 @@ class _Adapted(nn.Module):
         self.lora_B[name] = weight.new_zeros(out, cfg.r)
 
     def forward(self, x: Tensor) -> Tensor:
+        # run beside the layer
         if self.merged:
             return self.base(x)
         scaled = x
@@ -87,6 +90,7 @@ class _Adapted(nn.Module):
     @torch.no_grad()
     def fold(self, *, merged: bool) -> None:
         """Bring the adapters into the weight, in place, or out of it."""
+        # fold in or out
         stored, bias = self.base.weight, self.base.bias
         weight = stored.t() if isinstance(self.base, Conv1D) else stored  # [out, in]
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -125,6 +129,7 @@ def inject(
 
     Source: Hu et al. 2021 (LoRA), section 4; Liu et al. 2022 (IA³), section 3.3.
     """
+    # check
     lora = isinstance(adapter, LoraCfg)
     if lora and adapter.r < 1:
         raise ValueError(f"r: expected 1 or more, found {adapter.r}")
@@ -132,6 +137,7 @@ def inject(
         raise ValueError(f"dropout: expected 0 or more and less than 1, found {adapter.dropout}")
     if any(layer.merged for _, layer in _adapted(model)):
         raise ValueError("model: expected adapters beside the weights, found them merged")
+    # find and wrap
     adapted = dict(_adapted(model))
     inner = {id(layer.base) for layer in adapted.values()}
     found = {
@@ -141,6 +147,7 @@ def inject(
         and id(layer) not in inner
         and re.fullmatch(targets, path)
     }
+    # check
     if not found:
         raise ValueError(f"targets: expected the name of a linear layer, found none in {targets!r}")
     for path in found.keys() & adapted.keys():
@@ -150,6 +157,7 @@ def inject(
     for path in found.keys() & adapted.keys():
         if lora != bool(adapted[path].lora_A):
             raise ValueError(f"adapter: expected the kind that {path} has, found {adapter}")
+    # find and wrap
     if not adapted:
         model.requires_grad_(False)
     for path, layer in found.items():
@@ -170,6 +178,7 @@ def merge(model: nn.Module) -> None:
     Raises:
         ValueError: `model` has no adapters, or they are merged. The message begins with "model".
     """
+    # fold in or out
     layers = _expect(model, merged=False)
     for layer in layers:
         layer.fold(merged=True)
@@ -182,6 +191,7 @@ def unmerge(model: nn.Module) -> None:
     Raises:
         ValueError: `model` has no merged adapters. The message begins with "model".
     """
+    # fold in or out
     for layer in _expect(model, merged=True):
         layer.fold(merged=False)
 
@@ -195,6 +205,7 @@ def merge_and_unload(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: `model` has no adapters. The message begins with "model".
     """
+    # put the layers back
     adapted = dict(_adapted(model))
     if not any(layer.merged for layer in adapted.values()):
         merge(model)
@@ -209,6 +220,7 @@ def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
 
     By "path.lora_A.name" [r, in], "path.lora_B.name" [out, r], and "path.ia3.name" [in] or [out].
     """
+    # adapters by name
     return {
         f"{path}.{kind}.{name}": param.detach()
         for path, layer in _adapted(model)

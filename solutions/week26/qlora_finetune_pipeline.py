@@ -1,7 +1,6 @@
 """Kata week26/qlora_finetune_pipeline: stream, finetune, checkpoint, merge, evaluate, in one run.
 
-A run that is killed anywhere goes on where its last whole checkpoint is, and ends with the same
-bits.
+A run that is killed anywhere resumes from its last whole checkpoint, and ends with the same bits.
 """
 
 import copy
@@ -56,6 +55,20 @@ class Report:
     steps_run: int = 0
 
 
+class Attention(nn.Module):
+    """One causal head, residual."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [rows, s, d] of the same."""
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
 class Block(nn.Module):
     """A residual MLP."""
 
@@ -70,16 +83,17 @@ class Block(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A language model that sees one token; `up` and `down` of each block are its matrices."""
+    """A language model; only `up` and `down` of each block get adapters."""
 
     def __init__(self, vocab: int = 32, d: int = 32, ffn: int = 96, blocks: int = 2) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(vocab, d), nn.Linear(d, vocab, bias=False)
+        self.attention = Attention(d)
         self.blocks = nn.ModuleList(Block(d, ffn) for _ in range(blocks))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits [rows, s, vocab]."""
-        x = self.embed(ids)
+        x = self.attention(self.embed(ids))
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -152,6 +166,7 @@ def batches(
     Raises:
         ValueError: data: there are no rows. b: below 1. The message begins with the name.
     """
+    # batch and position
     files = sorted(data.glob("*.npy"))
     if not sum(len(np.load(file, mmap_mode="r")) for file in files):
         raise ValueError(f"data: expected rows in {data}, found none")
@@ -185,6 +200,7 @@ def prepare(model: Tiny, cfg: Config) -> Tiny:
     Raises:
         ValueError: method: not in `METHODS`.
     """
+    # freeze and wrap
     if cfg.method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, found {cfg.method!r}")
     model.requires_grad_(cfg.method == "full")
@@ -208,6 +224,7 @@ def merge(model: Tiny, requantise: bool = False) -> Tiny:
     Raises:
         ValueError: model: it has no adapters.
     """
+    # fold and requantise
     if not any(isinstance(one, LoraLinear) for one in model.modules()):
         raise ValueError("model: expected adapters, found none")
     for block in model.blocks:
@@ -227,10 +244,12 @@ def merge(model: Tiny, requantise: bool = False) -> Tiny:
 @torch.no_grad()
 def evaluate(model: nn.Module, rows: Tensor, b: int) -> float:
     """Mean loss of a token of `rows`, `b` rows at a time, without dropout; modes stay."""
-    training = model.training
+    # mean loss
+    modes = [(one, one.training) for one in model.modules()]
     model.eval()
     total = sum(loss_of(model, part).item() * len(part) for part in rows.split(b))
-    model.train(training)
+    for one, training in modes:
+        one.training = training
     return total / len(rows)
 
 
@@ -239,6 +258,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, write: Callable[[object, Path], None] = torch.save) -> None:
         """Make the folder; what a killed run left unfinished there is removed."""
+        # publish a checkpoint
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("*.tmp"):
             left.unlink(missing_ok=True)
@@ -273,6 +293,7 @@ class Checkpoints:
         return torch.load(found[-1], weights_only=True) if found else None
 
     def _publish(self, step: int, state: object) -> None:
+        # publish a checkpoint
         path = self._folder / f"step-{step:012}.pt"
         unfinished = path.with_suffix(".tmp")
         self._write(state, unfinished)
@@ -301,6 +322,7 @@ def run(
     Raises:
         ValueError: method: not in `METHODS`. config: `folder` has a checkpoint of another one.
     """
+    # resume and train
     timer = _Timer(clock)
     checkpoints = Checkpoints(folder)
     found = checkpoints.latest()
@@ -330,6 +352,7 @@ def run(
             loss.backward()
             optimizer.step()
         step += 1
+        # publish a checkpoint
         if step % cfg.every == 0 or step == cfg.steps:
             with timer("checkpoint"):
                 state = {"config": asdict(cfg), "step": step, "position": position}
@@ -339,7 +362,9 @@ def run(
         on_step(step, loss.item())
     with timer("checkpoint"):
         checkpoints.wait()
+    # mean loss
     losses["adapter"] = timer.evaluate(model, held_out, cfg.b)
+    # fold and requantise
     if cfg.method != "full":
         for name, requantise in (("merged", False), ("requantised", True)):
             with timer("merge"):

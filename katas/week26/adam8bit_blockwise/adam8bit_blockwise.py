@@ -19,8 +19,8 @@ def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
     The 256 levels of the dynamic data type, ascending.
 
     Decade i of 0 to 6, from 10^(i - 7) to 10^(i - 6), is divided into 2^i equal parts, with a
-    level in the middle of each, and as many below zero; without signs into 2^(i + 1). Two levels
-    more are 0 and 1. So signed code 127 + k is the negative of code 127 - k, but for 255, which
+    level in the middle of each, and as many below zero; without signs into 2^(i + 1). The other
+    two are 0 and 1. So signed code 127 + k is the negative of code 127 - k, but for 255, which
     is 1.
 
     Source: Dettmers et al. 2022, section 2.
@@ -36,10 +36,10 @@ def dynamic_map(signed: bool) -> Float32[Tensor, "256"]:
 @triton.jit
 def _adam8bit_kernel(
     p_ptr, g_ptr, m_code_ptr, v_code_ptr, m_abs_ptr, v_abs_ptr, m_map_ptr, v_map_ptr,
-    n, step_size, v_factor, b1, m_share, b2, v_share, eps, decay,
+    n, v_factor, b1, m_share, b2, v_share, eps, decay,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): some blocks: decode, update, store, scale, encode (about 35 lines with helpers)
+    # TODO(kata): decode, update, new scales, encode (about 35 lines with helpers)
     pass
 
 
@@ -78,13 +78,13 @@ def adam8bit_blockwise(
         debug: Wait for the device, and refuse a gradient that is not finite.
 
     Raises:
-        ValueError: `p` is not one of `DTYPES`, or bfloat16 on the CPU, or no contiguous vector;
-            another tensor has not the length or the dtype that goes with it, is not contiguous, or
-            elsewhere; `step` is less than 1, `b1` or `b2` not from 0 to below 1, `lr` or `eps` not
-            above 0, `wd` below 0; with `debug` also `g` that is not finite. Nothing has been
-            changed then. The message begins with the argument's name.
+        ValueError: `p` is not one of `DTYPES`, or bfloat16 on the CPU, or not a contiguous vector;
+            another tensor does not have the length or dtype that goes with it, is not contiguous,
+            or is elsewhere; `step` is less than 1, `b1` or `b2` not from 0 to below 1, `lr` or
+            `eps` not above 0, `wd` below 0; with `debug` also `g` that is not finite. Nothing has
+            been changed then. The message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): check, one launch (about 15 lines with helpers)
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines with helpers)
 
 
 def _check(

@@ -202,6 +202,17 @@ def test_in_debug_mode_gradients_are_finite(kata, oracle, device, value):
     assert given["p"].unique().tolist() == [1.0], "expected the refused step to change no weight"
 
 
+def test_in_debug_mode_gradients_are_looked_at_last(kata, oracle, device):
+    for name, wrong in {
+        "p": {"p": torch.ones(300, device=device).double()},
+        "b2": {"b2": 1.0},
+    }.items():
+        given = filled(oracle, device, [1.0] * 300)
+        given["g"][0] = NAN
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            kata.adam8bit_blockwise(**given | wrong, debug=True)
+
+
 def test_in_debug_mode_the_step_is_the_same(kata, oracle, device, seed):
     plain, debugged = (
         oracle.make_inputs(n=300, dtype=torch.float32, device=device, seed=seed) for _ in range(2)

@@ -52,12 +52,12 @@ class Plan:
 
     Attributes:
         method: One of `METHODS`.
-        r: Rank of the adapters; nothing to "full".
-        targets: Projections that have an adapter, in any order; nothing to "full".
+        r: Rank of the adapters; ignored by "full".
+        targets: Projections that have an adapter, in any order; ignored by "full".
         optim: One of `OPTIMS`.
         master: Whether there is a float32 copy of what is trained.
         foreach: Whether AdamW handles all tensors at once, or one after the other.
-        recompute: Whether a layer keeps its input alone.
+        recompute: Whether a layer keeps only its input.
         fsdp: GPUs that share the states.
     """
 
@@ -80,8 +80,7 @@ def nf4_bytes(n: int, double: bool = True) -> int:
 
     Source: Dettmers et al. 2023 (QLoRA), section 3.
     """
-    # TODO(kata): nibbles, codes of scales, their scales, an offset (3 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): NF4 bytes (3 lines)
 
 
 def trainable_params(cfg: Llama, plan: Plan) -> int:
@@ -92,8 +91,7 @@ def trainable_params(cfg: Llama, plan: Plan) -> int:
         ValueError: of `plan` the method, r, targets, optim or fsdp is impossible. The message
             begins with that name; the first of them counts.
     """
-    # TODO(kata): check, then the sizes of what is trained (about 25 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): what is trained (about 25 lines with helpers)
 
 
 def state_bytes(cfg: Llama, plan: Plan) -> dict[str, int]:
@@ -105,8 +103,7 @@ def state_bytes(cfg: Llama, plan: Plan) -> dict[str, int]:
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 3.1.
     """
-    # TODO(kata): bytes a parameter, times what is trained and what is frozen (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): states (about 15 lines)
 
 
 def activation_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
@@ -116,7 +113,7 @@ def activation_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
-    raise NotImplementedError  # TODO(kata): what each operator of a layer keeps (about 15 lines)
+    raise NotImplementedError  # TODO(kata): activations (about 15 lines)
 
 
 def peak_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
@@ -126,7 +123,7 @@ def peak_bytes(cfg: Llama, plan: Plan, b: int, s: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
-    raise NotImplementedError  # TODO(kata): the larger of two moments (about 8 lines)
+    raise NotImplementedError  # TODO(kata): peak (about 8 lines)
 
 
 def max_batch(cfg: Llama, plan: Plan, s: int, memory_bytes: int) -> int:
@@ -136,4 +133,4 @@ def max_batch(cfg: Llama, plan: Plan, s: int, memory_bytes: int) -> int:
     Raises:
         ValueError: as `trainable_params`.
     """
-    raise NotImplementedError  # TODO(kata): solve the peak for b (about 5 lines)
+    raise NotImplementedError  # TODO(kata): largest batch (about 5 lines)

@@ -55,7 +55,7 @@ def dequantise_into(out: Tensor, whole: NF4) -> None:
 
 
 class QloraLinear(nn.Module):
-    """x wᵀ + s (x aᵀ) bᵀ; `weight` must be a tensor while it runs, and is no parameter."""
+    """x wᵀ + s (x aᵀ) bᵀ; `weight` must be a tensor while it runs, and is not a parameter."""
 
     def __init__(self, weight: NF4, a: Tensor, b: Tensor, s: float) -> None:
         super().__init__()
@@ -164,8 +164,7 @@ def shard_aligned(numel: int, unit: int, world: int) -> list[tuple[int, int]]:
     Raises:
         ValueError: unit, world: below 1. The message begins with the name; the first one counts.
     """
-    # TODO(kata): check; units, divided and rounded up (about 8 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, cut at whole groups (about 8 lines with helpers)
 
 
 class Nf4Shard:
@@ -176,14 +175,15 @@ class Nf4Shard:
         Copy what belongs to `rank`.
 
         Raises:
-            ValueError: whole: packed, codes or absmax2 have not the length that the shape asks
-                for. rank: not in 0 … world - 1. The first one counts.
+            ValueError: whole: packed, codes or absmax2 do not have the length that the shape
+                asks for. rank: not in 0 … world - 1. The first one counts.
         """
-        raise NotImplementedError  # TODO(kata): check, cut, copy (about 15 lines with helpers)
+        # TODO(kata): check, cut at whole groups (about 15 lines with helpers)
+        raise NotImplementedError
 
     def fsdp_pre_all_gather(self) -> tuple[tuple[Tensor, ...], object]:
         """Return what this rank sends, as long on all ranks, and what all ranks know."""
-        raise NotImplementedError  # TODO(kata): pad (about 5 lines)
+        raise NotImplementedError  # TODO(kata): gather as bytes (about 5 lines)
 
     def fsdp_post_all_gather(
         self,
@@ -192,13 +192,13 @@ class Nf4Shard:
         dtype: torch.dtype,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Make the whole weight of what the ranks sent, in their order; into `out`, if given."""
+        """Make the whole weight from what the ranks sent, in their order; in `out`, if given."""
         raise NotImplementedError  # TODO(kata): unpack (about 5 lines)
 
 
 class ShardedQlora(ShardHooks):
     """
-    A module of whose four-bit weights and parameters each rank keeps its part.
+    A module whose four-bit weights and parameters are sharded: each rank keeps its part.
 
     Outside of forward and backward `weight` of each `QloraLinear` is an `Nf4Shard`, and each
     parameter a `Shard`. `.grad` of one is this rank's part of the mean over the ranks.
@@ -208,24 +208,25 @@ class ShardedQlora(ShardHooks):
 
     def __init__(self, module: nn.Module, comm: Collectives) -> None:
         """
-        Replace weights and parameters of `module`, which are alike on all ranks. Sends nothing.
+        Replace weights and parameters of `module`, the same on all ranks, by shards. Sends nothing.
 
         Raises:
             ValueError: module: a `QloraLinear` in it is sharded already.
         """
-        raise NotImplementedError  # TODO(kata): check, cut, replace (about 25 lines with helpers)
+        # TODO(kata): check, cut at whole groups (about 25 lines with helpers)
+        raise NotImplementedError
 
     @torch.no_grad()
     def unshard(self) -> None:
         """Put all that is whole in its place, with one all-gather, unless it is there."""
-        # TODO(kata): bytes in, gather, bytes out (about 30 lines with helpers)
+        # TODO(kata): gather as bytes, unpack, free and replace (about 30 lines with helpers)
         raise NotImplementedError
 
     def reshard(self) -> None:
         """Free what is whole, and put the shards in their places. Sends nothing."""
-        raise NotImplementedError  # TODO(kata): free, and put the shards back (about 4 lines)
+        raise NotImplementedError  # TODO(kata): free and replace (about 4 lines)
 
     @torch.no_grad()
     def post_backward(self) -> None:
-        """Add what the whole parameters have as gradients to those of the shards, and reshard."""
-        raise NotImplementedError  # TODO(kata): pad, reduce-scatter, add, reshard (about 20 lines)
+        """Add the mean gradients of the whole parameters to those of the shards, and reshard."""
+        raise NotImplementedError  # TODO(kata): reduce the gradients (about 20 lines)

@@ -1,7 +1,7 @@
 """Kata week26/lora_mlp_backward: a SwiGLU MLP and three projections with LoRA, backward by hand.
 
-Frozen weights get no gradient, every product of an adapter is thin, and what is cheap is computed
-again instead of being kept.
+Frozen weights get no gradient, every product of an adapter is thin, and what is cheap is
+recomputed instead of kept.
 """
 
 from typing import NamedTuple, Protocol
@@ -18,7 +18,7 @@ class Quantized(Protocol):
     dtype: torch.dtype
 
     def dequant(self) -> Tensor:
-        """Make the whole weight, anew each time."""
+        """Return the whole weight, a new tensor each time."""
 
 
 class Lora(NamedTuple):
@@ -42,7 +42,8 @@ def lora_mlp(x: Float[Tensor, "t d"], gate: Lora, up: Lora, down: Lora) -> Float
 
     Source: Unsloth, kernels/fast_lora.py.
     """
-    # TODO(kata): check, apply an autograd.Function of your own (about 80 lines with helpers)
+    # TODO(kata): check, project and keep, what is wanted, back through down, back through up and
+    # gate, thin gradients (about 85 lines with helpers)
     raise NotImplementedError
 
 
@@ -57,7 +58,8 @@ def lora_qkv(
     Raises:
         ValueError: as `lora_mlp`, of `q`, `k` or `v`.
     """
-    # TODO(kata): the same, three times from one input (about 30 lines with helpers)
+    # TODO(kata): check, project and keep, what is wanted, thin gradients (about 30 lines with
+    # helpers)
     raise NotImplementedError
 
 

@@ -22,7 +22,7 @@ def _nf4_dequant_kernel(
     packed_ptr, levels_ptr, codes_ptr, table_ptr, absmax2_ptr, w_ptr, offset, n_blocks,
     BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): scales of some blocks, their codes, two weights a byte (about 15 lines)
+    # TODO(kata): scales of the blocks, unpack words, look up and scale, store (about 15 lines)
     pass
 
 
@@ -59,7 +59,7 @@ def nf4_dequant_kernel(
             `packed` does not begin at a multiple of 16 bytes. The message begins with the
             argument's name.
     """
-    # TODO(kata): check, allocate, launch once (about 10 lines with helpers)
+    # TODO(kata): check, allocate and launch (about 10 lines with helpers)
     raise NotImplementedError
 
 

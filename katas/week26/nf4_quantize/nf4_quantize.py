@@ -36,8 +36,7 @@ def nf4_codebook() -> Float32[Tensor, "16"]:
 
     Source: Dettmers et al. 2023 (QLoRA), section 3 and appendix E.
     """
-    # TODO(kata): quantiles above zero, below zero, and zero (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): levels (about 6 lines)
 
 
 def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
@@ -45,12 +44,12 @@ def dynamic_map(signed: bool = True) -> Float32[Tensor, "256"]:
     The 256 levels of the dynamic data type, ascending: finer where numbers are smaller.
 
     Decade i of 0 to 6, from 10^(i - 7) to 10^(i - 6), is divided into 2^i equal parts, with a
-    level in the middle of each, and as many below zero; without signs into 2^(i + 1). Two levels
-    more are 0 and 1.
+    level in the middle of each, and as many below zero; without signs into 2^(i + 1). The other
+    two are 0 and 1.
 
     Source: Dettmers et al. 2022 (8-bit optimizers), section 2.
     """
-    raise NotImplementedError  # TODO(kata): seven decades, zero and one (about 6 lines)
+    raise NotImplementedError  # TODO(kata): levels (about 6 lines)
 
 
 def nf4_quantize(
@@ -68,8 +67,7 @@ def nf4_quantize(
         ValueError: `block` is not a power of two of at least 2; `w` is not one of `DTYPES`,
             or not finite everywhere. In this order; the message begins with the argument's name.
     """
-    # TODO(kata): check, cut into blocks, scale, find the nearest level, pack (about 15 lines with
-    # helpers)
+    # TODO(kata): check, blocks and scales, nearest level, pack (about 15 lines with helpers)
     raise NotImplementedError
 
 
@@ -83,8 +81,7 @@ def double_quantize(absmax: Float32[Tensor, " scales"], block: int = 256) -> Dou
     Raises:
         ValueError: `block` is not a power of two of at least 2; the message begins with its name.
     """
-    # TODO(kata): the same for the scales, less their mean (about 7 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, blocks and scales, nearest level (about 7 lines)
 
 
 def nf4_dequantize(
@@ -99,16 +96,16 @@ def nf4_dequantize(
 
     Raises:
         ValueError: `block` is not a power of two of at least 2; `dtype` is not one of `DTYPES`;
-            `packed` has not ceil(n / 2) bytes for the n weights of `shape`; `absmax`, or its
+            `packed` is not ceil(n / 2) bytes for the n weights of `shape`; `absmax`, or its
             codes, are not ceil(n / block). In this order; the message begins with the argument's
             name.
     """
-    raise NotImplementedError  # TODO(kata): check, scales, codes, one product (about 15 lines)
+    raise NotImplementedError  # TODO(kata): check, decode (about 15 lines)
 
 
 def bits_per_param(n: int, block: int = 64, double: bool = False) -> float:
     """
-    Bits in memory for each of `n` weights, all that is stored for them counted.
+    Bits in memory for each of `n` weights, counting all that is stored for them.
 
     That is `packed` and `absmax`; with `double` instead of the latter codes, absmax2 (in blocks of
     256) and offset. The table is the same for all tensors, and not counted.

@@ -29,7 +29,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a page is about: elements start to stop - 1 of a flattened parameter."""
+    """What a page belongs to: elements start to stop - 1 of a flattened parameter."""
 
     param: int
     start: int
@@ -43,7 +43,7 @@ def layout(params: list[Tensor], page_bytes: int) -> list[Piece]:
     A page has the piece's first moments from its beginning on, and from its middle the second.
 
     Raises:
-        ValueError: `page_bytes` is no positive multiple of 8.
+        ValueError: `page_bytes` is not a positive multiple of 8.
     """
     if page_bytes < 8 or page_bytes % 8:
         raise ValueError(f"page_bytes: expected a positive multiple of 8, found {page_bytes}")
@@ -71,8 +71,8 @@ class PagePool:
     """
     At most `capacity` pages on the device at a time.
 
-    A page that is in use stays where it is. One that is not may go whenever room is needed, and is
-    written back then if it has been changed, and only then.
+    A page that is in use stays where it is. One that is not may be evicted when room is needed, and
+    is written back then if it has been changed, and only then.
 
     Attributes:
         memory: Where pages are.
@@ -84,8 +84,7 @@ class PagePool:
     """
 
     def __init__(self, memory: Memory, capacity: int) -> None:
-        # TODO(kata): what is on the device, in use, changed (about 9 lines with helpers)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 9 lines with helpers)
 
     def acquire(self, page: int) -> Tensor:
         """
@@ -96,7 +95,7 @@ class PagePool:
             RuntimeError: it is not on the device, and `capacity` others are in use; nothing has
                 changed then.
         """
-        # TODO(kata): check, make room, load; who uses it (about 20 lines with helpers)
+        # TODO(kata): check, acquire and release, evict (about 20 lines with helpers)
         raise NotImplementedError
 
     def release(self, page: int, dirty: bool) -> None:
@@ -106,23 +105,22 @@ class PagePool:
         Raises:
             ValueError: the page is not in use.
         """
-        # TODO(kata): one user less, and what it says of changes (about 7 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check, acquire and release (about 7 lines)
 
     def resize(self, capacity: int) -> None:
         """
-        Change the budget, at once: pages go until it is kept.
+        Change the budget at once: pages are evicted until it is kept.
 
         Raises:
             ValueError: `capacity` is below 1, or below the number of pages in use; nothing has
                 changed then.
         """
-        raise NotImplementedError  # TODO(kata): check, then evict (about 4 lines)
+        raise NotImplementedError  # TODO(kata): check, evict (about 4 lines)
 
 
 def prefetch_order(n_pages: int, step: int) -> list[int]:
     """Return the order in which step `step`, from 0 on, goes through pages 0 to n_pages - 1."""
-    raise NotImplementedError  # TODO(kata): an order for each step (1 line)
+    raise NotImplementedError  # TODO(kata): order of the pages (1 line)
 
 
 class PagedAdamW:
@@ -131,7 +129,7 @@ class PagedAdamW:
 
     Args:
         params: Contiguous float32 parameters, read once.
-        pool: Of pages whose moments are 0; nobody else uses it during a step.
+        pool: Of pages whose moments are 0; nothing else uses it during a step.
         lr: As in torch.optim.AdamW, like the others.
         betas: Likewise.
         eps: Likewise.
@@ -146,8 +144,7 @@ class PagedAdamW:
         self, params: Iterable[Tensor], pool: PagePool, lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
     ) -> None:  # fmt: skip
-        # TODO(kata): checks, the pieces, steps of each parameter (about 15 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): check (about 15 lines)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -157,7 +154,7 @@ class PagedAdamW:
         The page that comes next is acquired before the one at hand is released, unless the pool
         has room for one only. Pages of parameters without a gradient stay where they are.
         """
-        # TODO(kata): the pages that have gradients, one ahead (about 25 lines with helpers)
+        # TODO(kata): order of the pages, one page ahead (about 30 lines with helpers)
         raise NotImplementedError
 
     def state_dict(self) -> list[dict[str, int | Tensor]]:
@@ -167,4 +164,4 @@ class PagedAdamW:
         `step` is the number of steps in which it had a gradient, `exp_avg` and `exp_avg_sq` are
         the moments, float32 in its shape.
         """
-        raise NotImplementedError  # TODO(kata): copies, page by page (about 10 lines)
+        raise NotImplementedError  # TODO(kata): copy the states (about 10 lines)

@@ -127,6 +127,7 @@ def test_resizing_takes_effect_at_once(kata, oracle):
 @given(n=st.integers(0, 9), at=st.integers(0, 5))
 def test_a_scan_has_each_page_once(kata, n, at):
     found = kata.prefetch_order(n, at)
+    assert type(found) is list, f"prefetch_order({n}, {at}): expected a list, found {found!r}"
     assert sorted(found) == list(range(n)), f"prefetch_order({n}, {at}): {found}"
 
 
@@ -308,6 +309,20 @@ def test_gradients_in_any_layout(kata, oracle, seed):
     for at, (found, want) in enumerate(zip(own, plain, strict=True)):
         text = f"parameter {at}, gradient not contiguous: {found}, expected {want}"
         assert torch.equal(found, want), text
+
+
+def test_a_gradient_is_copied_once(kata, oracle, seed, dispatch, cost):
+    """A gradient by columns, of a parameter of 20 pages."""
+    params, grads = matrix(oracle, 20, seed, 1)
+    gradient, copied = grads[0][0], []
+    for grad in (gradient, gradient.T.contiguous().T):
+        _, _, own, optimizer = build(kata, oracle, params, 4, pages=20)
+        own[0].grad = grad
+        with dispatch() as counted:
+            optimizer.step()
+        copied.append(counted.copied_bytes)
+    # the pages themselves are copied as often for either
+    cost.check("gradient_copies", (copied[1] - copied[0]) / gradient.nbytes)
 
 
 def test_a_list_of_parameters_may_change_afterwards(kata, oracle, seed):

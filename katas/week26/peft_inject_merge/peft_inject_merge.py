@@ -1,4 +1,4 @@
-"""Kata week26/peft_inject_merge: adapters around the linear layers of a model that stays as it is.
+"""Kata week26/peft_inject_merge: adapters around the linear layers of a model that stays unchanged.
 
 LoRA adds two thin products to a layer, IA³ rescales its output or its input; either folds into
 the weight afterwards.
@@ -56,7 +56,9 @@ def inject(
 
     Source: Hu et al. 2021 (LoRA), section 4; Liu et al. 2022 (IA³), section 3.3.
     """
-    raise NotImplementedError  # TODO(kata): check, find, freeze, wrap (about 95 lines with helpers)
+    # TODO(kata): check, find and wrap, run beside the layer, fold in or out (about 95 lines with
+    # helpers)
+    raise NotImplementedError
 
 
 def merge(model: nn.Module) -> None:
@@ -68,7 +70,7 @@ def merge(model: nn.Module) -> None:
     Raises:
         ValueError: `model` has no adapters, or they are merged. The message begins with "model".
     """
-    raise NotImplementedError  # TODO(kata): fold in, once (about 8 lines with helpers)
+    raise NotImplementedError  # TODO(kata): fold in or out (about 8 lines with helpers)
 
 
 def unmerge(model: nn.Module) -> None:
@@ -78,7 +80,7 @@ def unmerge(model: nn.Module) -> None:
     Raises:
         ValueError: `model` has no merged adapters. The message begins with "model".
     """
-    raise NotImplementedError  # TODO(kata): and out again (2 lines)
+    raise NotImplementedError  # TODO(kata): fold in or out (2 lines)
 
 
 def merge_and_unload(model: nn.Module) -> nn.Module:
@@ -90,8 +92,7 @@ def merge_and_unload(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: `model` has no adapters. The message begins with "model".
     """
-    # TODO(kata): fold in what is not, put the layers back (about 6 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): put the layers back (about 6 lines)
 
 
 def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
@@ -100,9 +101,9 @@ def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
 
     By "path.lora_A.name" [r, in], "path.lora_B.name" [out, r], and "path.ia3.name" [in] or [out].
     """
-    raise NotImplementedError  # TODO(kata): names and memory of the adapters (about 10 lines)
+    raise NotImplementedError  # TODO(kata): adapters by name (about 10 lines)
 
 
 def trainable_report(model: nn.Module) -> tuple[int, int]:
     """Count the parameters that are trained, and all of them; each once, wherever it is used."""
-    raise NotImplementedError  # TODO(kata): two sums (2 lines)
+    raise NotImplementedError  # TODO(kata): count the trained, and all (2 lines)

@@ -1,7 +1,6 @@
 """Kata week26/qlora_finetune_pipeline: stream, finetune, checkpoint, merge, evaluate, in one run.
 
-A run that is killed anywhere goes on where its last whole checkpoint is, and ends with the same
-bits.
+A run that is killed anywhere resumes from its last whole checkpoint, and ends with the same bits.
 """
 
 import math
@@ -52,6 +51,20 @@ class Report:
     steps_run: int = 0
 
 
+class Attention(nn.Module):
+    """One causal head, residual."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [rows, s, d] of the same."""
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
 class Block(nn.Module):
     """A residual MLP."""
 
@@ -66,16 +79,17 @@ class Block(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A language model that sees one token; `up` and `down` of each block are its matrices."""
+    """A language model; only `up` and `down` of each block get adapters."""
 
     def __init__(self, vocab: int = 32, d: int = 32, ffn: int = 96, blocks: int = 2) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(vocab, d), nn.Linear(d, vocab, bias=False)
+        self.attention = Attention(d)
         self.blocks = nn.ModuleList(Block(d, ffn) for _ in range(blocks))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits [rows, s, vocab]."""
-        x = self.embed(ids)
+        x = self.attention(self.embed(ids))
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -148,8 +162,7 @@ def batches(
     Raises:
         ValueError: data: there are no rows. b: below 1. The message begins with the name.
     """
-    # TODO(kata): epochs, files, rows; a position with each batch (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): batch and position (about 20 lines)
 
 
 def prepare(model: Tiny, cfg: Config) -> Tiny:
@@ -162,7 +175,7 @@ def prepare(model: Tiny, cfg: Config) -> Tiny:
     Raises:
         ValueError: method: not in `METHODS`.
     """
-    raise NotImplementedError  # TODO(kata): freeze, pack, wrap (about 10 lines)
+    raise NotImplementedError  # TODO(kata): freeze and wrap (about 10 lines)
 
 
 @torch.no_grad()
@@ -175,13 +188,13 @@ def merge(model: Tiny, requantise: bool = False) -> Tiny:
     Raises:
         ValueError: model: it has no adapters.
     """
-    raise NotImplementedError  # TODO(kata): unpack, add, pack (about 15 lines)
+    raise NotImplementedError  # TODO(kata): fold and requantise (about 15 lines)
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, rows: Tensor, b: int) -> float:
     """Mean loss of a token of `rows`, `b` rows at a time, without dropout; modes stay."""
-    raise NotImplementedError  # TODO(kata): weigh by rows, restore the mode (about 5 lines)
+    raise NotImplementedError  # TODO(kata): mean loss (about 6 lines)
 
 
 class Checkpoints:
@@ -189,7 +202,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, write: Callable[[object, Path], None] = torch.save) -> None:
         """Make the folder; what a killed run left unfinished there is removed."""
-        raise NotImplementedError  # TODO(kata): make room, sweep (about 6 lines)
+        raise NotImplementedError  # TODO(kata): publish a checkpoint (about 6 lines)
 
     def save(self, step: int, state: object) -> None:
         """
@@ -198,7 +211,7 @@ class Checkpoints:
         Raises:
             Exception: what the write before raised.
         """
-        raise NotImplementedError  # TODO(kata): copy, hand over (about 10 lines with helpers)
+        raise NotImplementedError  # TODO(kata): publish a checkpoint (about 10 lines with helpers)
 
     def wait(self) -> None:
         """
@@ -211,7 +224,7 @@ class Checkpoints:
 
     def latest(self) -> object | None:
         """Load what was published with the highest step; None, if nothing was."""
-        raise NotImplementedError  # TODO(kata): the highest one that was published (2 lines)
+        raise NotImplementedError  # TODO(kata): the highest step that is published (2 lines)
 
 
 def run(
@@ -233,6 +246,6 @@ def run(
     Raises:
         ValueError: method: not in `METHODS`. config: `folder` has a checkpoint of another one.
     """
-    # TODO(kata): load, resume, train, save, merge, evaluate, with a clock (about 60 lines with
-    # helpers)
+    # TODO(kata): resume and train, publish a checkpoint, fold and requantise, mean loss (about 60
+    # lines with helpers)
     raise NotImplementedError

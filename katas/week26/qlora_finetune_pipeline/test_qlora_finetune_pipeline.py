@@ -196,8 +196,11 @@ def test_every_token_counts_once(kata, oracle):
     for b in (1, 8, 36, 37, 100):  # 37 rows: a last batch of one
         for training in (True, False):
             model.train(training)
+            model.blocks[0].train(not training)
+            modes = [one.training for one in model.modules()]
             assert kata.evaluate(model, rows, b) == pytest.approx(want, rel=1e-5)
-            assert model.training == training
+            found = [one.training for one in model.modules()]
+            assert found == modes, f"modes of the modules: expected {modes}, found {found}"
 
 
 # ---- checkpoints ---------------------------------------------------------------------------
