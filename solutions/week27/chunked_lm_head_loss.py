@@ -22,6 +22,7 @@ class _ChunkedLoss(torch.autograd.Function):
         rows: int,
         extra: Sequence[Tensor],
     ) -> Tensor:
+        # loss of a chunk
         wide = torch.promote_types(hidden.dtype, torch.float32)
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         d_hidden = torch.zeros_like(hidden) if for_hidden else None
@@ -39,13 +40,16 @@ class _ChunkedLoss(torch.autograd.Function):
             total += loss
             if not wanted:
                 continue
+            # gradient of its logits
             (pull,) = torch.autograd.grad(loss, logits)
             del logits, loss  # before the next are made
+            # dX and dW of a chunk
             pull = pull.to(hidden.dtype)
             if d_hidden is not None:
                 d_hidden[part] = pull @ weight
             if d_weight is not None:
                 _add_product(d_weight, pull.T, states)
+        # scale by the upstream gradient
         # not before all chunks are there, one of which may have fewer tokens than the others
         ctx.scale, ctx.dtype = 1 / max(len(kept), 1), hidden.dtype
         ctx.save_for_backward(d_hidden, d_weight)
@@ -53,11 +57,14 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        # divided and scaled at once: a loss scale comes in time for what would underflow;
+        # scale by the upstream gradient
+        # divided and scaled at once: a loss scale comes in time for what would underflow; and in
+        # float32, since a GPU rounds a scalar tensor to the dtype of what it multiplies;
         # not in place, since backward may be called again
         factor = grad * ctx.scale
         scaled = [
-            None if one is None else (one * factor).to(ctx.dtype) for one in ctx.saved_tensors
+            None if one is None else (one.to(factor.dtype) * factor).to(ctx.dtype)
+            for one in ctx.saved_tensors
         ]
         return *scaled, None, None, None, None, None
 
@@ -88,6 +95,7 @@ def chunked_lm_loss(
 
     Source: Hsu et al. 2024 (Liger Kernel); Wijmans et al. 2024 (Cut Cross-Entropy).
     """
+    # check
     n, v = len(hidden), len(weight)
     if weight.shape[1] != hidden.shape[1] or weight.dtype != hidden.dtype:
         expected = f"[v, {hidden.shape[1]}] of {hidden.dtype}"
@@ -97,12 +105,13 @@ def chunked_lm_loss(
     counts = labels != ignore
     if (counts & ((labels < 0) | (labels >= v))).any():
         raise ValueError(f"labels: expected 0 to {v - 1} or {ignore}, found others")
-    if any(len(one) != n for one in extra):
-        raise ValueError(f"extra: expected {n} entries each, found {[len(one) for one in extra]}")
+    if any(one.shape[:1] != (n,) for one in extra):
+        raise ValueError(f"extra: expected {n} entries each, found {[one.shape for one in extra]}")
     if chunk == "auto":
         chunk = max(1, n // 16)
     if not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f'chunk: expected "auto" or 1 or more, found {chunk!r}')
+    # keep the tokens that count
     if not torch.is_grad_enabled():  # of which needs_input_grad knows nothing
         hidden, weight = hidden.detach(), weight.detach()
     (kept,) = counts.nonzero(as_tuple=True)

@@ -13,9 +13,11 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 KINDS = ("k1", "k2", "k3")
 
+FEW = 8  # steps next to each other, of one thread or two
+
 # steps a block at most, and warps
 CPU = (64, 1)
-GPU = (128, 1)
+GPU = (1024, 4)
 
 
 @triton.jit
@@ -27,27 +29,35 @@ def _then(later_a, later_b, a, b):
 @triton.jit
 def _gae_kernel(
     r_ptr, v_ptr, done_ptr, adv_ptr, ret_ptr, r_stride, v_stride, done_stride, T, gamma, decay,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
+    # each step as a linear function
     row = tl.program_id(0).to(tl.int64)
     r_ptr += row * r_stride
     v_ptr += row * v_stride
     done_ptr += row * done_stride
     adv_ptr += row * T
     ret_ptr += row * T
-    step = tl.arange(0, BLOCK)
+    # the last few steps first: once they are turned round by themselves, a scan forwards will do;
+    # one with reverse=True moves every number from lane to lane to turn the whole block round
+    step = BLOCK - FEW - tl.arange(0, BLOCK // FEW)[:, None] * FEW + tl.arange(0, FEW)[None, :]
     carry = 0.0  # the advantage of the step after the block
     blocks = tl.cdiv(T, BLOCK)
     for i in range(blocks):
         t = (blocks - 1 - i) * BLOCK + step
         mask = t < T
-        r = tl.load(r_ptr + t, mask=mask, other=0.0).to(tl.float32)  # [BLOCK]
+        r = tl.load(r_ptr + t, mask=mask, other=0.0).to(tl.float32)  # [BLOCK // FEW, FEW]
         v = tl.load(v_ptr + t, mask=mask, other=0.0).to(tl.float32)
         after = tl.load(v_ptr + t + 1, mask=mask, other=0.0).to(tl.float32)
         goes_on = tl.load(done_ptr + t, mask=mask) == 0
         delta = r + tl.where(goes_on, gamma * after, 0.0) - v
-        a, b = tl.associative_scan((tl.where(goes_on, decay, 0.0), delta), 0, _then, reverse=True)
-        adv = a * carry + b
+        # scan the block
+        a = tl.flip(tl.where(goes_on, decay, 0.0), 1).reshape(BLOCK)
+        b = tl.flip(delta, 1).reshape(BLOCK)
+        a, b = tl.associative_scan((a, b), 0, _then)
+        # carry to the block before
+        adv = a * carry + b  # [BLOCK] from the last step to the first
+        adv = tl.flip(adv.reshape(BLOCK // FEW, FEW), 1)
         carry = tl.sum(tl.where(step == 0, adv, 0.0))
         tl.store(adv_ptr + t, adv, mask=mask)
         tl.store(ret_ptr + t, adv + v, mask=mask)
@@ -90,7 +100,7 @@ def gae_scan(
         _gae_kernel[(b,)](
             rewards, values, done, adv, ret,
             rewards.stride(0), values.stride(0), done.stride(0), t, gamma, gamma * lam,
-            BLOCK=min(longest, triton.next_power_of_2(t)), num_warps=warps,
+            BLOCK=max(FEW, min(longest, triton.next_power_of_2(t))), FEW=FEW, num_warps=warps,
         )  # fmt: skip
     return adv, ret
 

@@ -35,7 +35,7 @@ class Config:
 CPU = Config(m=32, n=32)
 FP32 = Config(m=64, n=32, warps=8)
 POINTER = Config(m=128, n=64, warps=8)
-DESCRIPTOR = Config(m=128, n=64, warps=8, stages=3)
+DESCRIPTOR = Config(m=128, n=64, warps=8, maxnreg=128)  # two programs on an SM
 SHORT = Config(m=64, n=64)  # where no document has more queries than that
 
 
@@ -87,14 +87,22 @@ def _load_tile(
 
 
 @triton.jit
-def _absorb(s, v_tile, acc, row_max, row_sum, scale):
-    """One step of the online softmax: scores s and their values join what there is so far."""
+def _hide(s, start, full, CAUSAL: tl.constexpr):
+    """Scores of keys from `start` on without those that a row of the tile does not see."""
+    cols = start + tl.arange(0, s.shape[1])
+    # row 0 of the tile sees keys below full, each further row one more
+    limit = tl.arange(0, s.shape[0]) * CAUSAL + full
+    return tl.where(cols[None, :] < limit[:, None], s, -float("inf"))
+
+
+@triton.jit
+def _weigh(s, acc, row_max, row_sum, scale):
+    """Weights of scores s by the online softmax, and what there is so far on the same footing."""
     new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale)  # [BLOCK_M] fp32
     p = tl.exp2(s * scale - new_max[:, None])  # [BLOCK_M, BLOCK_N] fp32
     alpha = tl.exp2(row_max - new_max)  # [BLOCK_M] fp32
     row_sum = row_sum * alpha + tl.sum(p, axis=1)
-    acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
-    return acc, new_max, row_sum
+    return p, acc * alpha[:, None], new_max, row_sum
 
 
 @triton.jit
@@ -104,6 +112,7 @@ def _packed_varlen_attn_kernel(
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    # find the document
     # the heads of a tile are neighbours, and share the document's keys and values in L2
     tile, h = tl.program_id(0) // H, tl.program_id(0) % H
     seq, row = tl.load(seq_ptr + tile), tl.load(row_ptr + tile)
@@ -112,33 +121,39 @@ def _packed_varlen_attn_kernel(
     begin, end = tl.load(cu_seqlens_ptr + seq), tl.load(cu_seqlens_ptr + seq + 1)
     kv_h = h // (H // Hkv)
 
-    # the tile's rows all see keys 0 .. full of the document; keys full .. last need a mask
-    full, last = end - begin, end - begin
+    # the tile's rows all see keys 0 .. full of the document, its last row those up to `last`
+    length = end - begin
+    full, last = length, length
     if CAUSAL:
-        full, last = row + 1, min(last, row + BLOCK_M)
-    whole = full // BLOCK_N * BLOCK_N
+        full, last = row + 1, min(length, row + BLOCK_M)
+    whole = length // BLOCK_N * BLOCK_N
 
+    # whole tiles of keys
     q_tile = _load_tile(q, h, begin + row, end, q_strides, D, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)  # of scale * scores
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    for start in range(0, whole, BLOCK_N):
+    for start in range(0, min(last, whole), BLOCK_N):
         k_tile = _load_tile(k, kv_h, begin + start, end, k_strides, D, BLOCK_N, BLOCK_D)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N] fp32
+        if start + BLOCK_N > full:
+            s = _hide(s, start, full, CAUSAL)
+        p, acc, row_max, row_sum = _weigh(s, acc, row_max, row_sum, scale)
         v_tile = _load_tile(v, kv_h, begin + start, end, v_strides, D, BLOCK_N, BLOCK_D)
-        acc, row_max, row_sum = _absorb(s, v_tile, acc, row_max, row_sum, scale)
-    for start in range(whole, last, BLOCK_N):
-        k_tile = _load_tile(k, kv_h, begin + start, end, k_strides, D, BLOCK_N, BLOCK_D)
-        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
-        cols = start + tl.arange(0, BLOCK_N)
-        # row 0 of the tile sees keys below full, each further row one more
-        limit = tl.arange(0, BLOCK_M) * CAUSAL + full
-        s = tl.where(cols[None, :] < limit[:, None], s, -float("inf"))
-        v_tile = _load_tile(v, kv_h, begin + start, end, v_strides, D, BLOCK_N, BLOCK_D)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
+    # the document's last keys
+    # less than a tile, and apart, so that values pass through registers once
+    if last > whole:
+        k_tile = _load_tile(k, kv_h, begin + whole, end, k_strides, D, BLOCK_N, BLOCK_D)
+        s = _hide(tl.dot(q_tile, k_tile.T, input_precision="ieee"), whole, full, CAUSAL)
+        p, acc, row_max, row_sum = _weigh(s, acc, row_max, row_sum, scale)
+        v_tile = _load_tile(v, kv_h, begin + whole, end, v_strides, D, BLOCK_N, BLOCK_D)
         # a weight of 0 does not hide a NaN of the next document
-        v_tile = tl.where(cols[:, None] < end - begin, v_tile, 0.0)
-        acc, row_max, row_sum = _absorb(s, v_tile, acc, row_max, row_sum, scale)
+        inside = whole + tl.arange(0, BLOCK_N) < length
+        v_tile = tl.where(inside[:, None], v_tile, 0.0)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
 
+    # normalise and store
     tokens = begin + row + tl.arange(0, BLOCK_M)
     lse = (row_max + tl.log2(row_sum)) * LN2
     tl.store(lse_ptr + h.to(tl.int64) * N + tokens, lse, mask=tokens < end)
@@ -182,6 +197,7 @@ def packed_varlen_attn(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1; torch.nn.attention.varlen.
     """
+    # check
     _check(q, k, v, scale)
     _check_documents(cu_seqlens, max_seqlen, q)
     n, h, d = q.shape

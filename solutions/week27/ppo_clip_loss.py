@@ -13,7 +13,7 @@ LOG_RATIO_LIMIT = 20.0
 
 
 class Policy(Protocol):
-    """An nn.Module that writes, and finds texts more or less probable, and promising."""
+    """An nn.Module that writes sequences, and gives their log-probabilities and values."""
 
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Write n sequences: tokens [n, t], and a mask that is False after a sequence's end."""
@@ -27,7 +27,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Sequences as they were written, and what was thought of them then; all [b, t]."""
+    """Sequences as they were written, and what was computed of them then; all [b, t]."""
 
     tokens: Tensor
     mask: Tensor
@@ -81,6 +81,7 @@ def ppo_loss(
 
     Source: Schulman et al. 2017 (PPO), equations 7 and 9.
     """
+    # check
     given = {
         "old_logp": old_logp, "adv": adv, "values": values, "old_values": old_values,
         "returns": returns, "mask": mask,
@@ -97,6 +98,7 @@ def ppo_loss(
         if not width > 0:  # a NaN is not
             raise ValueError(f"{name}: expected more than 0, found {width}")
 
+    # policy loss
     def real(x: Tensor) -> Tensor:
         return x[mask].to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
@@ -106,11 +108,13 @@ def ppo_loss(
     free, clipped = -gain * ratio, -gain * ratio.clamp(1 - clip, 1 + clip)
     policy_loss = torch.maximum(free, clipped).mean()
 
+    # value loss
     now, before, target = real(values), real(old_values.detach()), real(returns.detach())
     near = before + (now - before).clamp(-vclip, vclip)
     errors = torch.maximum((now - target).square(), (near - target).square())
     value_loss = errors.mean() / 2
 
+    # loss and diagnostics
     loss = policy_loss + vf_coef * value_loss
     if entropy is not None:
         loss = loss - ent_coef * real(entropy).mean()
@@ -139,8 +143,9 @@ def ppo_update(
 
     Returns:
         "first_ratio", the mean ratio of the first minibatch; "approx_kl" and "clip_fraction" of the
-        last one that was looked at; "steps" of the optimizer.
+        last one that was run; "steps" of the optimizer.
     """
+    # steps on minibatches
     policy.eval()
     first_ratio, steps, stats = None, 0, {}
     # a list, and not a generator: the order is drawn before anything is learnt
@@ -192,6 +197,7 @@ def ppo_train(
         For each step what `ppo_update` returned, and "score", the mean score, and "kl", the mean
         over tokens of logp - ref_logp.
     """
+    # rollout to advantages
     generator = torch.Generator().manual_seed(seed)
     policy.eval()
     history = []
@@ -209,6 +215,7 @@ def ppo_train(
             tokens=tokens, mask=mask, old_logp=old_logp, old_values=old_values,
             adv=(adv - real.mean()) / real.std(correction=0).clamp(min=1e-8), returns=returns,
         )  # fmt: skip
+        # steps on minibatches
         stats = ppo_update(policy, optimizer, written, epochs, minibatch, target_kl, generator)
         kl = log_ratio[mask].mean().item()
         history.append(stats | {"score": scores.mean().item(), "kl": kl})

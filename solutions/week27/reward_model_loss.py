@@ -27,11 +27,13 @@ def bt_loss(
 
     Source: Bradley & Terry 1952; Ouyang et al. 2022 (InstructGPT), equation 1.
     """
+    # check
     if not len(r_chosen):
         raise ValueError("r_chosen: expected one pair or more, found none")
     _check(r_chosen.shape, r_rejected=r_rejected)
     if center_coef < 0:
         raise ValueError(f"center_coef: expected 0 or more, found {center_coef}")
+    # loss and accuracy of pairs
     chosen = _wide(r_chosen)  # and with it whatever it meets
     gap = chosen - r_rejected
     accuracy = torch.heaviside(gap.detach(), gap.new_tensor(0.5)).mean()
@@ -48,18 +50,21 @@ def kwise_loss(
     """
     Bradley-Terry over all pairs of completions of one prompt; the mean over prompts of their means.
 
-    The completion of the lower rank is the better one; two of the same rank are no pair. A prompt
+    The completion of lower rank is the better one; two of the same rank are not a pair. A prompt
     without pairs does not count. In float32 (float64 for float64).
 
     Raises:
         ValueError: `ranks` or `prompt_id` has another shape than `rewards`, or there is no pair at
             all (`ranks`). The message begins with the argument's name.
     """
+    # check
     _check(rewards.shape, ranks=ranks, prompt_id=prompt_id)
+    # pairs within a prompt
     same = prompt_id[:, None] == prompt_id
     better, worse = (same & (ranks[:, None] < ranks)).nonzero(as_tuple=True)
     if not len(better):
         raise ValueError("ranks: expected a prompt with two different ranks, found none")
+    # mean for each prompt
     _, prompt = prompt_id[better].unique(return_inverse=True)
     pairs = prompt.bincount()
     scores = _wide(rewards)
@@ -73,17 +78,19 @@ def last_token_reward(
     """
     The product of `head` and the last hidden state of each row for which `mask` is True.
 
-    In float32 (float64 for float64); no other position has a part in values or gradients.
+    In float32 (float64 for float64); no other position affects values or gradients.
 
     Raises:
         ValueError: `head` is not as wide as `hidden`, `mask` has another shape than its first two
             axes, or has a row without True. The message begins with the argument's name.
     """
+    # check
     if head.shape != hidden.shape[2:]:
         raise ValueError(f"head: expected {hidden.shape[2]} numbers, found shape {[*head.shape]}")
     _check(hidden.shape[:2], mask=mask)
     if not mask.any(1).all():
         raise ValueError("mask: expected a token in each row, found a row without")
+    # reward at the last token
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = (positions * mask).amax(1)
     rows = torch.arange(len(mask), device=mask.device)
@@ -122,9 +129,11 @@ def prm_loss(
 
     Source: Lightman et al. 2023 (Let's Verify Step by Step).
     """
+    # check
     _check(logits.shape, step_mask=step_mask, labels=labels)
     if not step_mask.any():
         raise ValueError("step_mask: expected one step or more, found none")
+    # read the steps
     right = labels[step_mask]
     if not ((right >= 0) & (right <= 1)).all():
         raise ValueError("labels: expected 0 to 1 at each step, found others")
@@ -144,9 +153,11 @@ def prm_score(
         ValueError: `step_mask` has another shape than `logits`, or a row without steps; `how` is
             not "min", "prod" or "last". The message begins with the argument's name.
     """
+    # check
     _check(logits.shape, step_mask=step_mask)
     if not step_mask.any(1).all():
         raise ValueError("step_mask: expected a step in each row, found a row without")
+    # read the steps
     log_p = F.logsigmoid(_wide(logits))
     if how == "min":
         return log_p.masked_fill(~step_mask, torch.inf).amin(1)

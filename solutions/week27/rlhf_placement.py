@@ -190,6 +190,7 @@ def rlhf_memory(cfg: RlhfCfg, placement: Placement) -> list[float]:
         ValueError: What `problem` says.
     """
     _check(cfg, placement)
+    # largest of what takes turns
     return [_group_bytes(cfg, placement, group) for group in placement.groups]
 
 
@@ -212,6 +213,7 @@ def ppo_iteration_time(cfg: RlhfCfg, placement: Placement, machine: Machine) -> 
         ValueError: What `problem` says.
     """
     _check(cfg, placement)
+    # time of each phase
     writer, actors = home(placement, "generator"), home(placement, "actor")
     generate = _generate_s(cfg, machine, writer.gpus, placement.tp)
     score = max(_score_s(cfg, placement, group, machine) for group in placement.groups)
@@ -219,6 +221,7 @@ def ppo_iteration_time(cfg: RlhfCfg, placement: Placement, machine: Machine) -> 
     near = writer == actors
     rate = machine.within_bytes_per_s if near else machine.between_bytes_per_s
     sync = 2 * cfg.actor.params / placement.tp / rate
+    # critical path
     # the next weights are there once the actor is done, and the generator's GPUs are free
     synced = max(training[actors], training[writer]) + sync
     train = max(training.values())
@@ -237,6 +240,7 @@ def best_placement(
     `evaluate` measures an iteration; it is within 5 % of `ppo_iteration_time`, and expensive. None
     where nothing fits.
     """
+    # search in order of prediction
     fitting = [
         placement
         for placement in placements(cfg, n_gpus)
@@ -262,6 +266,7 @@ def _check(cfg: RlhfCfg, placement: Placement) -> None:
 
 
 def _group_bytes(cfg: RlhfCfg, placement: Placement, group: Group) -> float:
+    # largest of what takes turns
     resident, passing = 0.0, [0.0]
     for role in group.roles:
         if role == "generator":
@@ -278,6 +283,7 @@ def _group_bytes(cfg: RlhfCfg, placement: Placement, group: Group) -> float:
 
 def _state_bytes(cfg: RlhfCfg, role: str, gpus: int) -> float:
     """Of weights, gradients and optimizer, as ZeRO shards them; frozen models have weights only."""
+    # states that stay
     if role == "reference" and cfg.shared_reference:
         return 0.0
     params = cfg.model(role).params
@@ -288,6 +294,7 @@ def _state_bytes(cfg: RlhfCfg, role: str, gpus: int) -> float:
 
 
 def _generator_bytes(cfg: RlhfCfg, gpus: int, tp: int) -> float:
+    # weights and cache of the generator
     replicas = gpus // tp
     cached = 0
     for replica in range(replicas):
@@ -307,6 +314,7 @@ def _generate_s(cfg: RlhfCfg, machine: Machine, gpus: int, tp: int) -> float:
 
 def _replica_s(cfg: RlhfCfg, machine: Machine, lengths: tuple[int, ...], tp: int) -> float:
     """Prefill all prompts, then decode all responses side by side until the last has ended."""
+    # time of each phase
     ends = np.sort(np.array(lengths))
     steps = np.arange(1, ends.max(initial=0) + 1)
     running = len(ends) - np.searchsorted(ends, steps)
@@ -315,6 +323,7 @@ def _replica_s(cfg: RlhfCfg, machine: Machine, lengths: tuple[int, ...], tp: int
 
 
 def _score_s(cfg: RlhfCfg, placement: Placement, group: Group, machine: Machine) -> float:
+    # time of each phase
     seconds = 0.0
     for role in group.roles & set(SCORERS):
         seconds += forward_s(cfg.model(role), machine, cfg.tokens, group.gpus)

@@ -30,12 +30,14 @@ class RolloutScheduler:
     """
 
     def __init__(self, slots: int, max_staleness: int, group_size: int, batch_groups: int) -> None:
+        # check
         for name, given, least in (
             ("slots", slots, 1), ("max_staleness", max_staleness, 0),
             ("group_size", group_size, 1), ("batch_groups", batch_groups, 1),
         ):  # fmt: skip
             if given < least:
                 raise ValueError(f"{name}: expected {least} or more, found {given}")
+        # state of rollouts and groups
         self._free = slots
         self._max_staleness = max_staleness
         self._group_size = group_size
@@ -57,11 +59,13 @@ class RolloutScheduler:
             ValueError: Its id waits or runs already (`id`), or its group has all its requests
                 (`group`). The message begins with that name; nothing is changed.
         """
+        # check
         if request.id in self._group_of:
             raise ValueError(f"id: expected a new one, found {request.id}, which has not finished")
         group = request.group
         if self._added[group] == self._group_size:
             raise ValueError(f"group: expected one that is not complete, found {group}")
+        # queue by batch and hint
         arrival = self._arrived.setdefault(group, len(self._arrived))
         self._added[group] += 1
         self._group_of[request.id] = group
@@ -71,6 +75,7 @@ class RolloutScheduler:
 
     def on_tick(self, policy_version: int) -> list[int]:
         """Choose what starts now, under this version of the policy, the first one first."""
+        # fill the free slots
         started = []
         newest = policy_version + self._max_staleness
         while self._free and self._waiting and self._waiting[0][0] <= newest:
@@ -88,8 +93,10 @@ class RolloutScheduler:
         Raises:
             ValueError: It does not run; the message begins with `req_id`.
         """
+        # check
         if req_id not in self._running:
             raise ValueError(f"req_id: expected one that runs, found {req_id}")
+        # state of rollouts and groups
         self._running.remove(req_id)
         self._free += 1
         group = self._group_of.pop(req_id)
@@ -97,9 +104,11 @@ class RolloutScheduler:
 
     def on_train_ready(self, policy_version: int) -> list[int]:
         """Choose the groups to train this version on, oldest first; none if it has to wait."""
+        # oldest complete groups
         by_age = sorted(self._oldest, key=lambda group: (self._oldest[group], self._arrived[group]))
         done = [group for group in by_age if self._finished[group] == self._group_size]
         batch = done[: self._batch_groups]
+        # wait if others get too old
         limit = policy_version - self._max_staleness  # what is as old is too old after this step
         left = [self._oldest[group] for group in by_age if group not in batch]
         late = any(

@@ -40,24 +40,27 @@ def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
     """
     Best fit decreasing: the indices of the documents in each bin, in the order they went in.
 
-    Longest first, of equal ones the first; each into the bin with the least room that is enough,
-    of equal ones the one opened first; a bin is opened where none has room. Bins are in the order
+    Longest first, equal ones by index; each into the bin with the least room that is enough, among
+    equal ones the one opened first; a bin is opened where none has room. Bins are in the order
     in which they were opened. Documents of length 0 are in none.
 
     Raises:
         ValueError: `capacity` is below 1, or one of `lengths` is negative or above it; the message
             begins with the argument's name.
     """
+    # check
     _check_capacity(capacity)
     sizes = [int(length) for length in lengths]
     if any(not 0 <= size <= capacity for size in sizes):
         raise ValueError(f"lengths: expected 0 to {capacity}, found {min(sizes)} to {max(sizes)}")
+    # sort by length
     bins: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (room, bin), sorted
     for sample in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         size = sizes[sample]
         if size == 0:
             break
+        # best fit
         at = bisect_left(rooms, (size,))
         if at < len(rooms):
             room, chosen = rooms.pop(at)
@@ -83,6 +86,7 @@ def collate(
             longer than its tokens; `bins` has more tokens in a bin than `capacity`, a sample that
             does not exist, or one twice. The message begins with the argument's name.
     """
+    # check
     _check_capacity(capacity)
     for index, sample in enumerate(samples):
         if not 0 <= sample.prompt <= len(sample.tokens):
@@ -91,6 +95,7 @@ def collate(
                 f"found {sample.prompt} in sample {index}"
             )
     _check_bins(bins, samples, capacity)
+    # lay the documents out
     shape = len(bins), capacity
     position_ids = np.empty(shape, dtype=np.int64)  # tails are numbered, too
     input_ids = np.full_like(position_ids, PAD)
@@ -103,8 +108,10 @@ def collate(
             tokens, prompt = samples[index].tokens, samples[index].prompt
             end = begin + len(tokens)
             input_ids[row, begin:end] = tokens
+            # labels within a document
             targets = slice(begin + max(prompt, 1), end)
             labels[row, targets.start - 1 : end - 1] = input_ids[row, targets]
+            # positions and segments
             position_ids[row, begin:end] = np.arange(end - begin)
             seq_id[row, begin:end] = index
             ends.append(row * capacity + end)
@@ -144,6 +151,7 @@ def _check_capacity(capacity: int) -> None:
 
 
 def _check_bins(bins: Sequence[Sequence[int]], samples: Sequence[Sample], capacity: int) -> None:
+    # check
     seen: set[int] = set()
     for number, held in enumerate(bins):
         used = 0

@@ -33,6 +33,6 @@ def chunked_lm_loss(
 
     Source: Hsu et al. 2024 (Liger Kernel); Wijmans et al. 2024 (Cut Cross-Entropy).
     """
-    # TODO(kata): check, chunk, apply a torch.autograd.Function of your own (about 70 lines with
-    # helpers)
+    # TODO(kata): check, keep the tokens that count, loss of a chunk, gradient of its logits, dX and
+    # dW of a chunk, scale by the upstream gradient (about 70 lines with helpers)
     raise NotImplementedError

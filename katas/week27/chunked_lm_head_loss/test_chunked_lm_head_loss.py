@@ -105,11 +105,14 @@ def test_a_transform_sees_chunks_of_the_tokens_that_count(kata):
         seen.append((labels.tolist(), weights.tolist(), pairs.tolist()))
         assert logits.dtype == torch.float32
         assert logits.shape == (len(labels), 10)
+        assert logits.unique().tolist() == [2.0]  # 2 + 2**-12 in float16
+        assert pairs.dtype == torch.int64
         return (logits.sum(1) * weights).sum()
 
     labels = torch.tensor([7, 3, -1, 0, -1, 9, 1, -1])
     weights, pairs = torch.arange(8.0), torch.arange(16).view(8, 2)
-    hidden, weight = torch.ones(8, 3, dtype=torch.float16), torch.ones(10, 3, dtype=torch.float16)
+    hidden = torch.tensor([[1, 1, 2**-12]], dtype=torch.float16).repeat(8, 1)
+    weight = torch.ones(10, 3, dtype=torch.float16)
     found = kata.chunked_lm_loss(hidden, weight, labels, spy, 2, -1, (weights, pairs))
     expected = [
         ([7, 3], [0.0, 1.0], [[0, 1], [2, 3]]),
@@ -117,15 +120,16 @@ def test_a_transform_sees_chunks_of_the_tokens_that_count(kata):
         ([1], [6.0], [[12, 13]]),
     ]
     assert seen == expected
-    assert found.item() == 30 * (0 + 1 + 3 + 5 + 6) / 5
+    assert found.item() == 20 * (0 + 1 + 3 + 5 + 6) / 5
 
 
 @pytest.mark.parametrize("value", [NAN, float("inf")], ids=str)
-def test_tokens_that_do_not_count_may_be_anything(kata, oracle, device, value):
+@pytest.mark.parametrize("ignore", [-100, 1, 2], ids=["below", "a column", "above"])
+def test_tokens_that_do_not_count_may_be_anything(kata, oracle, device, value, ignore):
     hidden = torch.tensor([[1.0], [value], [3.0]], device=device, requires_grad=True)
     weight = torch.zeros(2, 1, device=device, requires_grad=True)
-    labels = torch.tensor([0, -100, 0], device=device)
-    loss = kata.chunked_lm_loss(hidden, weight, labels, oracle.cross_entropy, 3)
+    labels = torch.tensor([0, ignore, 0], device=device)
+    loss = kata.chunked_lm_loss(hidden, weight, labels, oracle.cross_entropy, 3, ignore)
     loss.backward()
     assert loss.item() == pytest.approx(0.6931472, rel=1e-6)
     assert hidden.grad.tolist() == [[0.0]] * 3
@@ -261,9 +265,11 @@ def test_labels_outside_the_vocabulary_are_refused(kata, oracle, label):
         kata.chunked_lm_loss(*ones(2), torch.tensor([0, label]), oracle.cross_entropy)
 
 
-@pytest.mark.parametrize("lengths", [(3,), (2, 1)], ids=["more", "the second fewer"])
-def test_extra_has_an_entry_for_each_token(kata, oracle, lengths):
-    extra = [torch.ones(length) for length in lengths]
+@pytest.mark.parametrize(
+    "shapes", [[(3,)], [(2,), (1,)], [()]], ids=["more", "the second fewer", "no axis"]
+)
+def test_extra_has_an_entry_for_each_token(kata, oracle, shapes):
+    extra = [torch.ones(shape) for shape in shapes]
     with pytest.raises(ValueError, match="^extra: "):
         kata.chunked_lm_loss(*ones(2), torch.tensor([0, 1]), oracle.clipped, extra=extra)
 

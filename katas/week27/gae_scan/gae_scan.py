@@ -17,9 +17,10 @@ KINDS = ("k1", "k2", "k3")
 @triton.jit
 def _gae_kernel(
     r_ptr, v_ptr, done_ptr, adv_ptr, ret_ptr, r_stride, v_stride, done_stride, T, gamma, decay,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one row, from its last block of steps to its first (about 25 lines with helpers)
+    # TODO(kata): each step as a linear function, scan the block, carry to the block before (about
+    # 30 lines with helpers)
     pass
 
 
@@ -52,8 +53,7 @@ def gae_scan(
 
     Source: Schulman et al. 2016, equation 16.
     """
-    # TODO(kata): check, allocate, one launch (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): launch (about 15 lines with helpers)
 
 
 def shaped_rewards(
@@ -77,8 +77,7 @@ def shaped_rewards(
 
     Source: Schulman 2020, Approximating KL Divergence.
     """
-    # TODO(kata): estimates, then rewards, then the score at each row's last token (about 10 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): shape the rewards (about 10 lines)
 
 
 def masked_whiten(x: Float[Tensor, "b t"], mask: Bool[Tensor, "b t"]) -> Float32[Tensor, "b t"]:
@@ -88,8 +87,7 @@ def masked_whiten(x: Float[Tensor, "b t"], mask: Bool[Tensor, "b t"]) -> Float32
     In float32; the variance is the mean of squares of differences, plus 1e-8. What stands at
     masked positions does not matter, be it NaN. Without anything selected all is 0.
     """
-    # TODO(kata): mean and deviation of what the mask selects (about 4 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): whiten (about 4 lines)
 
 
 def _check(rewards: Tensor, values: Tensor, done: Tensor, gamma: float, lam: float) -> None:

@@ -1,5 +1,7 @@
 """What is special about advantages: ends cut, blocks join, the score's place, estimates of KL."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,6 +27,12 @@ def test_three_steps_by_hand(kata, device):
     assert adv.tolist() == [[1.3125, 1.25, 1.0]]
     assert ret.tolist() == [[3.3125, 5.25, 7.0]]
     assert (adv.dtype, ret.dtype) == (torch.float32, torch.float32)
+
+
+def test_the_results_are_contiguous(kata, oracle, device, seed):
+    inputs = oracle.make_inputs(b=2, t=3, dtype=torch.float32, device=device, seed=seed)
+    for name, one in zip(("advantages", "returns"), kata.gae_scan(**inputs), strict=True):
+        assert one.stride() == (3, 1), f"{name}: expected strides (3, 1), found {one.stride()}"
 
 
 def test_an_end_cuts_off_what_follows(kata, device):
@@ -113,6 +121,23 @@ def test_the_score_is_at_the_last_token(kata, device):
     assert kl.tolist() == zeros.tolist()
 
 
+def test_the_last_token_of_a_long_row(kata, device):
+    # float16 has no odd positions beyond 2048
+    mask = torch.arange(2200, device=device)[None] < 2150
+    zeros, score = torch.zeros(1, 2200, device=device).half(), torch.ones(1, device=device)
+    rewards, _ = kata.shaped_rewards(score, zeros, zeros, mask, 0.5, "k1")
+    assert rewards.nonzero().tolist() == [[0, 2149]]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=["no rows", "no tokens"])
+def test_nothing_is_shaped_and_whitened(kata, device, shape):
+    empty = torch.zeros(shape, device=device)
+    score = torch.ones(shape[0], device=device)
+    results = kata.shaped_rewards(score, empty, empty, empty > 0, 0.5, "k3")
+    assert [one.shape for one in results] == [shape, shape]
+    assert kata.masked_whiten(empty, empty > 0).shape == shape
+
+
 def test_a_penalty_by_hand(kata, device):
     logp = torch.tensor([[-1.0, -2.0]], device=device)
     ref = torch.tensor([[-1.5, -1.5]], device=device)
@@ -139,12 +164,15 @@ def test_k1_and_k3_estimate_the_divergence(kata, device, seed):
         assert off <= 1e-5, f"{kind}: expected {want.tolist()}, found {mean.tolist()}"
 
 
-def test_k3_of_small_differences_is_not_negative(kata, device):
-    # d² / 2, of which nothing is left if exp(-d) is rounded before 1 is subtracted
-    d = torch.tensor([[1e-6, -1e-6, 1e-5, -1e-5, 3e-5, 1e-4, -1e-4, 3e-4, 1e-3]], device=device)
-    mask, zeros = torch.ones_like(d, dtype=torch.bool), torch.zeros_like(d)
-    _, kl = kata.shaped_rewards(zeros[:, 0], d, zeros, mask, 1.0, "k3")
-    assert kl.min() >= 0, f"log-ratios {d.tolist()}: expected none below 0, found {kl.tolist()}"
+@pytest.mark.parametrize("d", [1e-6, -1e-6, 1e-5, -3e-5, 1e-4, -1e-4, 1e-3, 3e-3, -1e-2], ids=str)
+def test_k3_of_small_differences_keeps_its_digits(kata, device, d):
+    # about d² / 2, of which nothing is left if exp(-d) is rounded before 1 is subtracted
+    logp = torch.tensor([[d]], device=device)
+    mask, zeros = torch.ones_like(logp, dtype=torch.bool), torch.zeros_like(logp)
+    _, kl = kata.shaped_rewards(zeros[:, 0], logp, zeros, mask, 1.0, "k3")
+    exact = logp.item()
+    assert kl.item() == pytest.approx(math.expm1(-exact) + exact, rel=0, abs=2**-22 * abs(d))
+    assert kl.item() >= 0
 
 
 def test_ends_at_the_last_token_make_padding_worth_nothing(kata, device):
@@ -186,6 +214,13 @@ def test_a_mean_far_from_zero_costs_no_digits(kata, oracle, device, seed):
     mask = torch.ones_like(x, dtype=torch.bool)
     off = (kata.masked_whiten(x, mask) - oracle.reference_masked_whiten(x=x, mask=mask)).abs().max()
     assert off <= 2e-3, f"deviations up to 3 around 10,000: off by {off}, expected at most 2e-3"
+
+
+def test_more_numbers_than_float16_counts(kata, device):
+    # 70,000 of them, half -1 and half 3: mean 1, deviation 2
+    x = torch.tensor([-1.0, 3.0], dtype=torch.float16, device=device).repeat(7, 5000)
+    found = kata.masked_whiten(x, torch.ones_like(x, dtype=torch.bool))
+    assert (found.min().item(), found.max().item()) == pytest.approx((-1.0, 1.0))
 
 
 def test_nothing_selected_is_all_zero(kata, device):

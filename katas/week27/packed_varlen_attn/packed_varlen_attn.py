@@ -33,7 +33,7 @@ class Config:
 CPU = Config(m=32, n=32)
 FP32 = Config(m=64, n=32, warps=8)
 POINTER = Config(m=128, n=64, warps=8)
-DESCRIPTOR = Config(m=128, n=64, warps=8, stages=3)
+DESCRIPTOR = Config(m=128, n=64, warps=8, maxnreg=128)  # two programs on an SM
 SHORT = Config(m=64, n=64)  # where no document has more queries than that
 
 
@@ -55,9 +55,7 @@ def tile_map(
         For each tile its document and its first row, counted from the document's start; in the
         order of tokens.
     """
-    # TODO(kata): tiles of each document, their running sum, the document of each tile (about 8
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): list the tiles (about 8 lines)
 
 
 @triton.jit
@@ -86,8 +84,8 @@ def _packed_varlen_attn_kernel(
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one tile of queries of one head: which document, the loop over the keys it sees;
-    # one store of the result and one of lse (about 45 lines with helpers)
+    # TODO(kata): find the document, whole tiles of keys, the document's last keys, normalise and
+    # store (about 50 lines with helpers)
     pass
 
 
@@ -124,16 +122,15 @@ def packed_varlen_attn(
 
     Source: Dao 2023 (FlashAttention-2), algorithm 1; torch.nn.attention.varlen.
     """
-    raise NotImplementedError  # TODO(kata): check, allocate, launch (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check (about 8 lines)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> None:
-    # TODO(kata): the errors of the docstring about q, k, v and scale (about 20 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _check_documents(cu_seqlens: Tensor, max_seqlen: int, q: Tensor) -> None:
-    raise NotImplementedError  # TODO(kata): those about cu_seqlens and max_seqlen (about 20 lines)
+    raise NotImplementedError  # TODO(kata): check (about 20 lines)
 
 
 def _launch(

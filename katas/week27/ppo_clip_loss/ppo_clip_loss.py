@@ -13,7 +13,7 @@ LOG_RATIO_LIMIT = 20.0
 
 
 class Policy(Protocol):
-    """An nn.Module that writes, and finds texts more or less probable, and promising."""
+    """An nn.Module that writes sequences, and gives their log-probabilities and values."""
 
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Write n sequences: tokens [n, t], and a mask that is False after a sequence's end."""
@@ -27,7 +27,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Sequences as they were written, and what was thought of them then; all [b, t]."""
+    """Sequences as they were written, and what was computed of them then; all [b, t]."""
 
     tokens: Tensor
     mask: Tensor
@@ -81,7 +81,7 @@ def ppo_loss(
 
     Source: Schulman et al. 2017 (PPO), equations 7 and 9.
     """
-    # TODO(kata): check, real tokens, two maxima, diagnostics (about 35 lines)
+    # TODO(kata): check, policy loss, value loss, loss and diagnostics (about 35 lines)
     raise NotImplementedError
 
 
@@ -102,10 +102,9 @@ def ppo_update(
 
     Returns:
         "first_ratio", the mean ratio of the first minibatch; "approx_kl" and "clip_fraction" of the
-        last one that was looked at; "steps" of the optimizer.
+        last one that was run; "steps" of the optimizer.
     """
-    # TODO(kata): epochs of shuffled minibatches: pass, loss, stop or step (about 25 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): steps on minibatches (about 25 lines)
 
 
 def ppo_train(
@@ -132,5 +131,5 @@ def ppo_train(
         For each step what `ppo_update` returned, and "score", the mean score, and "kl", the mean
         over tokens of logp - ref_logp.
     """
-    # TODO(kata): write, score, penalise, advantages, update (about 20 lines)
+    # TODO(kata): steps on minibatches, rollout to advantages (about 20 lines)
     raise NotImplementedError

@@ -27,7 +27,7 @@ def bt_loss(
 
     Source: Bradley & Terry 1952; Ouyang et al. 2022 (InstructGPT), equation 1.
     """
-    # TODO(kata): check, difference, logsigmoid, accuracy (about 20 lines with helpers)
+    # TODO(kata): check, loss and accuracy of pairs (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -37,14 +37,14 @@ def kwise_loss(
     """
     Bradley-Terry over all pairs of completions of one prompt; the mean over prompts of their means.
 
-    The completion of the lower rank is the better one; two of the same rank are no pair. A prompt
+    The completion of lower rank is the better one; two of the same rank are not a pair. A prompt
     without pairs does not count. In float32 (float64 for float64).
 
     Raises:
         ValueError: `ranks` or `prompt_id` has another shape than `rewards`, or there is no pair at
             all (`ranks`). The message begins with the argument's name.
     """
-    # TODO(kata): check, all pairs at once, a mean for each prompt (about 10 lines)
+    # TODO(kata): check, pairs within a prompt, mean for each prompt (about 10 lines)
     raise NotImplementedError
 
 
@@ -54,14 +54,13 @@ def last_token_reward(
     """
     The product of `head` and the last hidden state of each row for which `mask` is True.
 
-    In float32 (float64 for float64); no other position has a part in values or gradients.
+    In float32 (float64 for float64); no other position affects values or gradients.
 
     Raises:
         ValueError: `head` is not as wide as `hidden`, `mask` has another shape than its first two
             axes, or has a row without True. The message begins with the argument's name.
     """
-    # TODO(kata): check, find the last position, select, multiply (about 9 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, reward at the last token (about 9 lines)
 
 
 def ranking_loss(
@@ -78,7 +77,7 @@ def ranking_loss(
     Raises:
         ValueError: As `last_token_reward` and `kwise_loss`.
     """
-    raise NotImplementedError  # TODO(kata): encode, reward, rank (1 line)
+    raise NotImplementedError  # TODO(kata): encode each once, reward, rank (1 line)
 
 
 def prm_loss(
@@ -96,7 +95,7 @@ def prm_loss(
 
     Source: Lightman et al. 2023 (Let's Verify Step by Step).
     """
-    raise NotImplementedError  # TODO(kata): check, select the steps, cross entropy (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, read the steps (about 8 lines)
 
 
 def prm_score(
@@ -111,4 +110,4 @@ def prm_score(
         ValueError: `step_mask` has another shape than `logits`, or a row without steps; `how` is
             not "min", "prod" or "last". The message begins with the argument's name.
     """
-    raise NotImplementedError  # TODO(kata): in logarithms (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, read the steps (about 10 lines)

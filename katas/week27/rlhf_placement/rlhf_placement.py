@@ -187,8 +187,8 @@ def rlhf_memory(cfg: RlhfCfg, placement: Placement) -> list[float]:
     Raises:
         ValueError: What `problem` says.
     """
-    # TODO(kata): states of all, and the most that lives only while one works (about 35 lines with
-    # helpers)
+    # TODO(kata): states that stay, weights and cache of the generator, largest of what takes turns
+    # (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -209,7 +209,7 @@ def ppo_iteration_time(cfg: RlhfCfg, placement: Placement, machine: Machine) -> 
     Raises:
         ValueError: What `problem` says.
     """
-    # TODO(kata): who waits for whom, and which GPUs are busy (about 35 lines with helpers)
+    # TODO(kata): time of each phase, critical path (about 35 lines with helpers)
     raise NotImplementedError
 
 
@@ -222,6 +222,4 @@ def best_placement(
     `evaluate` measures an iteration; it is within 5 % of `ppo_iteration_time`, and expensive. None
     where nothing fits.
     """
-    # TODO(kata): what fits, in the order of its prediction, until nothing better can come (about 15
-    # lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): search in order of prediction (about 15 lines)

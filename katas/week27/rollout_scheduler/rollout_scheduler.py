@@ -27,7 +27,7 @@ class RolloutScheduler:
     """
 
     def __init__(self, slots: int, max_staleness: int, group_size: int, batch_groups: int) -> None:
-        # TODO(kata): check; who waits, who runs, how old groups are (about 20 lines)
+        # TODO(kata): check, state of rollouts and groups (about 20 lines)
         raise NotImplementedError
 
     def add(self, request: Request) -> None:
@@ -38,12 +38,11 @@ class RolloutScheduler:
             ValueError: Its id waits or runs already (`id`), or its group has all its requests
                 (`group`). The message begins with that name; nothing is changed.
         """
-        raise NotImplementedError  # TODO(kata): two checks, then into the queue (about 10 lines)
+        raise NotImplementedError  # TODO(kata): check, queue by batch and hint (about 10 lines)
 
     def on_tick(self, policy_version: int) -> list[int]:
         """Choose what starts now, under this version of the policy, the first one first."""
-        # TODO(kata): while there is a slot and the next one's batch may start (about 9 lines)
-        raise NotImplementedError
+        raise NotImplementedError  # TODO(kata): fill the free slots (about 9 lines)
 
     def on_finish(self, req_id: int) -> None:
         """
@@ -52,9 +51,9 @@ class RolloutScheduler:
         Raises:
             ValueError: It does not run; the message begins with `req_id`.
         """
-        raise NotImplementedError  # TODO(kata): free the slot, count (about 6 lines)
+        raise NotImplementedError  # TODO(kata): check, state of rollouts and groups (about 6 lines)
 
     def on_train_ready(self, policy_version: int) -> list[int]:
         """Choose the groups to train this version on, oldest first; none if it has to wait."""
-        # TODO(kata): the oldest complete groups, if that leaves nobody behind (about 15 lines)
+        # TODO(kata): oldest complete groups, wait if others get too old (about 15 lines)
         raise NotImplementedError

@@ -39,15 +39,15 @@ def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
     """
     Best fit decreasing: the indices of the documents in each bin, in the order they went in.
 
-    Longest first, of equal ones the first; each into the bin with the least room that is enough,
-    of equal ones the one opened first; a bin is opened where none has room. Bins are in the order
+    Longest first, equal ones by index; each into the bin with the least room that is enough, among
+    equal ones the one opened first; a bin is opened where none has room. Bins are in the order
     in which they were opened. Documents of length 0 are in none.
 
     Raises:
         ValueError: `capacity` is below 1, or one of `lengths` is negative or above it; the message
             begins with the argument's name.
     """
-    # TODO(kata): sort, find the best bin, put it back with less room (about 20 lines with helpers)
+    # TODO(kata): check, sort by length, best fit (about 20 lines with helpers)
     raise NotImplementedError
 
 
@@ -65,8 +65,8 @@ def collate(
             longer than its tokens; `bins` has more tokens in a bin than `capacity`, a sample that
             does not exist, or one twice. The message begins with the argument's name.
     """
-    # TODO(kata): check, then document by document: tokens, labels, positions, segments (about 50
-    # lines with helpers)
+    # TODO(kata): check, lay the documents out, labels within a document, positions and segments
+    # (about 50 lines with helpers)
     raise NotImplementedError
 
 
