@@ -58,6 +58,7 @@ def dpo_loss(
 
     Source: Rafailov et al. (arXiv 2305.18290), equation 7.
     """
+    # check
     _check_beta(beta)
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, found {kind!r}")
@@ -67,9 +68,11 @@ def dpo_loss(
         raise ValueError(f"label_smoothing: expected 0 with {kind}, found {label_smoothing}")
     if len(pw) == 0:
         raise ValueError("pw: expected at least one pair, found none")
+    # rewards and margin
     chosen, rejected = pw - rw.detach(), pl - rl.detach()
     gap = chosen - rejected
     margin = beta * gap
+    # one of three losses
     if kind == "sigmoid":
         right, wrong = -F.logsigmoid(margin), -F.logsigmoid(-margin)
         losses = (1 - label_smoothing) * right + label_smoothing * wrong
@@ -92,15 +95,17 @@ def sequence_logp(
     Raises:
         ValueError: `mask` has a row with nothing in it.
     """
+    # check
     count = mask.sum(dim=1)
     if (count == 0).any():
         raise ValueError("mask: expected at least one token in each row, found none")
+    # sum what the mask has
     total = logp.masked_fill(~mask, 0).sum(dim=1, dtype=_wide(logp.dtype))
     return total / count if average else total
 
 
 class RefCache:
-    """What the reference thinks of each response; a response is known by its tokens and prompt."""
+    """The reference's log-probability of each response, found by prompt and response."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Tokens, Tokens], float] = {}
@@ -117,10 +122,12 @@ class RefCache:
             ValueError: `dataset` has a pair with an empty prompt or response. Nothing has been run
                 then, and nothing is noted.
         """
+        # check
         pairs = list(dataset)
         for pair in pairs:
             if not (pair.prompt and pair.chosen and pair.rejected):
                 raise ValueError(f"dataset: expected a prompt and two responses, found {pair}")
+        # run the reference once
         wanted = list(dict.fromkeys(_both(pairs)))
         modes = [(module, module.training) for module in reference.modules()]
         base = getattr(reference, "disable_adapter", nullcontext)
@@ -158,10 +165,13 @@ def dpo_step(
         ValueError: there are no `pairs`, or one has an empty prompt or response, or one that
             the cache does not know.
     """
+    # check
     _check_beta(beta)
     if not pairs:
         raise ValueError("pairs: expected at least one, found none")
+    # look up what is known
     known = cache.get(pairs)  # what has no tokens is never known
+    # one of three losses
     pw, pl = _logps(policy, _both(pairs)).chunk(2)
     rw, rl = (one.to(pw) for one in known)
     return dpo_loss(pw, pl, rw, rl, beta)

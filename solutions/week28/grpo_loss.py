@@ -26,7 +26,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a step is made with."""
+    """Settings of a step."""
 
     group: int
     scale: str = "std"
@@ -54,16 +54,16 @@ def grpo_loss(
     Average the clipped surrogate, and the divergence from the reference, over tokens.
 
     Args:
-        logp: Of each token under the policy; alone has a gradient.
+        logp: Of each token under the policy; the only one with a gradient.
         old_logp: Under the policy that sampled.
-        ref_logp: Under the reference. Not looked at where `beta` is 0.
+        ref_logp: Under the reference. Ignored where `beta` is 0.
         adv: The advantage of each sequence.
         mask: True for the tokens that count.
         clip_low: How far below 1 a ratio may be.
         clip_high: How far above 1.
-        beta: What the divergence weighs.
+        beta: Weight of the divergence.
         agg: "grpo", "dapo" or "dr_grpo".
-        max_len: Of "dr_grpo".
+        max_len: Tokens that "dr_grpo" counts for each row.
         divisor: What the sum is divided by; the `loss_divisor` of this mask if not given.
 
     Raises:
@@ -71,6 +71,7 @@ def grpo_loss(
             `clip_low` or `clip_high` negative, `ref_logp` missing though `beta` is above 0, or
             `divisor` below 1.
     """
+    # check
     _check(ref_logp, clip_low, clip_high, beta)
     own_divisor = loss_divisor(mask, agg, max_len)
     if divisor is None:
@@ -78,13 +79,16 @@ def grpo_loss(
     if divisor < 1:
         raise ValueError(f"divisor: expected 1 or more, found {divisor}")
 
+    # smaller surrogate
     # what is padding is gone before it can overflow
     ratio = (logp - old_logp.detach()).masked_fill(~mask, 0).exp()
     a = adv.detach()[:, None]
     losses = -torch.minimum(ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a)
+    # KL penalty
     if beta:
         apart = (ref_logp.detach() - logp).masked_fill(~mask, 0)
         losses = losses + beta * (torch.expm1(apart) - apart)
+    # average over tokens
     per_row = losses.masked_fill(~mask, 0).sum(dim=1)
     if agg == "grpo":
         per_row = per_row / mask.sum(dim=1).clamp(min=1)
@@ -103,8 +107,10 @@ def group_advantages(
     Raises:
         ValueError: `group` is below 2 or does not divide the `rewards`, or `scale` is unknown.
     """
+    # check
     if scale not in SCALES:
         raise ValueError(f"scale: expected one of {', '.join(SCALES)}, found {scale!r}")
+    # compare within the group
     informative = informative_groups(rewards, group)
     rows = rewards.reshape(-1, group)
     adv = rows - rows.mean(dim=1, keepdim=True)
@@ -120,10 +126,12 @@ def informative_groups(rewards: Float[Tensor, " n"], group: int) -> Bool[Tensor,
     Raises:
         ValueError: `group` is below 2 or does not divide the `rewards`.
     """
+    # check
     if group < 2:
         raise ValueError(f"group: expected at least 2, found {group}")
     if len(rewards) % group:
         raise ValueError(f"rewards: expected groups of {group}, found {len(rewards)} rewards")
+    # compare within the group
     rows = rewards.reshape(-1, group)
     return (rows != rows[:, :1]).any(dim=1)
 
@@ -135,8 +143,10 @@ def loss_divisor(mask: Bool[Tensor, "n t"], agg: str, max_len: int | None = None
     Raises:
         ValueError: `agg` is unknown, or `max_len` below 1 or missing with "dr_grpo".
     """
+    # check
     if agg not in AGGS:
         raise ValueError(f"agg: expected one of {', '.join(AGGS)}, found {agg!r}")
+    # average over tokens
     if agg == "dapo":
         count = int(mask.sum())
     elif agg == "grpo":
@@ -160,14 +170,17 @@ def grpo_step(
     Raises:
         ValueError: `rows` is below 1; and what the other functions raise.
     """
+    # check
     if rows < 1:
         raise ValueError(f"rows: expected at least 1, found {rows}")
     s = settings
     _check(rollout.ref_logp, s.clip_low, s.clip_high, s.beta)
+    # compare within the group
     adv = group_advantages(rollout.rewards, s.group, s.scale)
     divisor = loss_divisor(rollout.mask, s.agg, s.max_len)
     useful = informative_groups(rollout.rewards, s.group) | (s.beta > 0)
     wanted = useful.repeat_interleave(s.group).nonzero().flatten()
+    # part by part
     total = adv.new_zeros(())
     for at in range(0, len(wanted), rows):
         some = wanted[at : at + rows]

@@ -49,16 +49,16 @@ def kto_loss(
     w_u: float = 1.0,
 ) -> Float[Tensor, ""]:
     """
-    Average over answers how far each is from being worth all that it could be.
+    Average over answers how far the value of each is from its maximum.
 
     Args:
-        p: Log-probability of each answer under the policy; alone has a gradient.
+        p: Log-probability of each answer under the policy; the only one with a gradient.
         r: Under the reference.
         desirable: Whether it was liked.
         z0: The reference point.
         beta: How quickly gains and losses saturate.
-        w_d: What those that were liked weigh.
-        w_u: What the others weigh.
+        w_d: Weight of those that were liked.
+        w_u: Weight of the others.
 
     Raises:
         ValueError: `beta` is not above 0 and finite, `w_d` or `w_u` not above 0, or there are no
@@ -66,9 +66,11 @@ def kto_loss(
 
     Source: Ethayarajh et al. (arXiv 2402.01306), equation 8.
     """
+    # check
     _check(beta, w_d, w_u)
     if len(p) == 0:
         raise ValueError("p: expected at least one answer, found none")
+    # value of each answer
     gain = beta * (p - r.detach() - z0.detach())
     losses = torch.where(desirable, w_d * torch.sigmoid(-gain), w_u * torch.sigmoid(gain))
     return losses.mean()
@@ -81,8 +83,10 @@ def mismatch(examples: Sequence[Example]) -> list[Example]:
     Raises:
         ValueError: there are fewer than two `examples`.
     """
+    # check
     if len(examples) < 2:
         raise ValueError(f"examples: expected at least two, found {len(examples)}")
+    # mismatched pairs
     following = [*examples[1:], examples[0]]
     return [
         replace(one, response=other.response)
@@ -94,10 +98,11 @@ def kl_anchor(
     p_kl: Float[Tensor, " b"], r_kl: Float[Tensor, " b"], dp: Collectives | None = None
 ) -> Float[Tensor, ""]:
     """
-    Average `p_kl` - `r_kl` over the answers of all ranks; nothing below 0, and no gradient.
+    Average `p_kl` - `r_kl` over the answers of all ranks, clamped at 0 and without a gradient.
 
     One all-reduce of two numbers, in which a rank without answers takes part too.
     """
+    # reference point of all ranks
     total = torch.stack([(p_kl - r_kl).detach().sum(), p_kl.new_tensor(len(p_kl))]).float()
     if dp is not None:
         dp.all_reduce(total).wait()
@@ -114,9 +119,11 @@ def class_weights(n_d: int, n_u: int) -> tuple[float, float]:
     Raises:
         ValueError: `n_d` or `n_u` is below 1.
     """
+    # check
     for name, value in (("n_d", n_d), ("n_u", n_u)):
         if value < 1:
             raise ValueError(f"{name}: expected at least 1, found {value}")
+    # balance the kinds
     return max(1.0, n_u / n_d), max(1.0, 3 * n_d / (4 * n_u))
 
 
@@ -137,8 +144,8 @@ def kto_step(
         examples: This rank's batch.
         cache: The reference's log-probability of each answer to each prompt, mismatched ones too.
         beta: As in `kto_loss`; so are `w_d` and `w_u`.
-        w_d: What those that were liked weigh.
-        w_u: What the others weigh.
+        w_d: Weight of those that were liked.
+        w_u: Weight of the others.
         dp: The ranks that share a reference point; this one alone if not given.
 
     Returns:
@@ -148,11 +155,14 @@ def kto_step(
     Raises:
         ValueError: what `kto_loss` and `mismatch` raise. Nothing has been run or sent then.
     """
+    # check
     _check(beta, w_d, w_u)
     others = mismatch(examples)
+    # reference point of all ranks
     with torch.no_grad():
         p_kl = _sums(policy, others)
     z0 = kl_anchor(p_kl, _known(cache, others, p_kl), dp)
+    # pass with a graph
     p = _sums(policy, examples)
     r = _known(cache, examples, p)
     desirable = torch.tensor([one.desirable for one in examples], device=p.device)

@@ -19,7 +19,7 @@ def orpo_loss(
     lam: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, " b"]]:
     """
-    Average over pairs what the chosen response costs, and how little it stands out.
+    Average over pairs the loss of the chosen response and that of the log-odds ratio.
 
     Args:
         logp_w: The log-probability of each token of the chosen responses. Half precision is
@@ -27,7 +27,7 @@ def orpo_loss(
         mask_w: True for the tokens that count.
         logp_l: Of the rejected ones.
         mask_l: True for the tokens of the rejected that count.
-        lam: What the odds weigh.
+        lam: Weight of the odds.
 
     Returns:
         The loss; and without gradients its first summand, the negative mean log-probability of
@@ -39,10 +39,14 @@ def orpo_loss(
 
     Source: Hong et al. (arXiv 2403.07691), equations 6 and 7.
     """
+    # check
     if lam < 0:
         raise ValueError(f"lam: expected 0 or more, found {lam}")
+    # mean of each answer
     chosen, rejected = _mean(logp_w, mask_w, "w"), _mean(logp_l, mask_l, "l")
+    # log-odds
     log_odds = _logit(chosen) - _logit(rejected)
+    # sum of both losses
     loss = (lam * F.softplus(-log_odds) - chosen).mean()
     return loss, -chosen.detach().mean(), log_odds.detach()
 
@@ -56,8 +60,10 @@ def log1mexp(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
     Source: Mächler (2012).
     """
+    # check
     if (x > 0).any():
         raise ValueError(f"x: expected 0 or less, found {x.max().item()}")
+    # one formula on each side of -log 2
     near = x > -math.log(2)
     # each side gets an x that is harmless where the other is wanted
     small = torch.log(-torch.expm1(torch.where(near, x, -1.0)))
@@ -73,14 +79,17 @@ def orpo_step(
     Raises:
         ValueError: `tokens` have an odd number of rows, or none.
     """
+    # check
     if len(tokens) % 2 or len(tokens) == 0:
         raise ValueError(f"tokens: expected two rows for each pair, found {len(tokens)}")
+    # one forward pass
     (logp_w, logp_l), (mask_w, mask_l) = policy(tokens).chunk(2), mask.chunk(2)
     return orpo_loss(logp_w, mask_w, logp_l, mask_l, lam)
 
 
 def _mean(logp: Tensor, mask: Tensor, which: str) -> Tensor:
     """Average the tokens that count, row by row."""
+    # mean of each answer
     count = mask.sum(dim=1)
     if (count == 0).any():
         raise ValueError(f"mask_{which}: expected at least one token in each row, found none")

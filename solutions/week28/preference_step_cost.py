@@ -98,11 +98,13 @@ def inventory(
     Raises:
         ValueError: method is unknown, beta is negative. The message begins with the name.
     """
+    # check
     online = method in USABLE["reward"]
     if not online and method not in USABLE["pairs"]:
         raise ValueError(f"method: expected one of {USABLE}, found {method!r}.")
     if not beta >= 0:
         raise ValueError(f"beta: expected at least 0, found {beta}.")
+    # models and passes
     passes = 2 if online or method == "kto" else 1
     forwards = {"policy": passes}
     if method == "ppo":
@@ -143,6 +145,7 @@ def step_memory(method: str, cfg: Model, job: Job) -> float:
     Raises:
         ValueError: as `sequences`.
     """
+    # what stays and the larger phase
     tokens = sequences(method, job) * (job.prompt + job.resp)
     needs = _needs(method, job)
     held = len(needs["resident"]) * cfg.params * WEIGHT_BYTES
@@ -167,6 +170,7 @@ def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
     Raises:
         ValueError: as `sequences`.
     """
+    # generation token by token
     number = sequences(method, job)
     needs = _needs(method, job)
     weights = cfg.matmul_params * WEIGHT_BYTES
@@ -187,6 +191,7 @@ def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
             )
             for context in range(job.prompt + 1, job.prompt + job.resp)
         )
+    # passes and updates
     once = forward(number, job.prompt + job.resp)
     trained = job.lora_params or cfg.params
     times = {
@@ -207,8 +212,10 @@ def cheapest(methods: Sequence[str], cfg: Model, job: Job, gpu: Gpu, data: str) 
     Raises:
         ValueError: data is unknown, ``data: ``; as `sequences` for any of the methods.
     """
+    # check
     if data not in USABLE:
         raise ValueError(f"data: expected one of {[*USABLE]}, found {data!r}.")
+    # compare what fits
     found = {}
     for method in methods:
         number = sequences(method, job)
@@ -220,6 +227,7 @@ def cheapest(methods: Sequence[str], cfg: Model, job: Job, gpu: Gpu, data: str) 
 def _needs(method: str, job: Job) -> dict[str, object]:
     lora = job.lora_params != 0
     needs = inventory(method, lora=lora, ref_cached=job.ref_cached, beta=job.beta)
+    # check
     for name in ("b", "prompt", "resp", "group", "tp"):
         if getattr(job, name) < 1:
             raise ValueError(f"{name}: expected at least 1, found {getattr(job, name)}.")

@@ -23,12 +23,14 @@ def rloo_advantage(
     the second ones, and so on.
 
     Raises:
-        ValueError: `k` is below 2, or the `rewards` are no multiple of it.
+        ValueError: `k` is below 2, or does not divide the number of `rewards`.
     """
+    # check
     if k < 2:
         raise ValueError(f"k: expected at least 2, found {k}")
     if len(rewards) % k:
         raise ValueError(f"rewards: expected groups of {k}, found {len(rewards)} rewards")
+    # mean of the others
     answers = 0 if interleaved else 1  # the axis of a group
     rows = rewards.reshape((k, -1) if interleaved else (-1, k))
     centred = rows - rows.mean(dim=answers, keepdim=True)
@@ -44,15 +46,17 @@ def rloo_loss(
     interleaved: bool = False,
 ) -> Float[Tensor, ""]:
     """
-    Return what has the gradient of REINFORCE: -advantage times log-probability, on average.
+    Return a loss with the gradient of REINFORCE: the mean of -advantage times log-probability.
 
     The advantage is that of `rewards` - `beta` * `kl_seq`. Only `seq_logp` has a gradient.
 
     Raises:
         ValueError: `beta` is negative, and what `rloo_advantage` raises.
     """
+    # check
     if beta < 0:
         raise ValueError(f"beta: expected 0 or more, found {beta}")
+    # reward less divergence
     adv = rloo_advantage((rewards - beta * kl_seq).detach(), k, interleaved)
     return -(adv * seq_logp).mean()
 
@@ -66,7 +70,7 @@ def gradient_moments(
     seed: int,
 ) -> tuple[Float[Tensor, " v"], Float[Tensor, ""]]:
     """
-    Estimate the gradient of the expected reward by so many groups of `k` samples each.
+    Estimate the gradient of the expected reward from `groups` groups of `k` samples each.
 
     Args:
         logits: Of a policy that chooses one of v actions.
@@ -79,29 +83,33 @@ def gradient_moments(
         seed: Of the samples.
 
     Returns:
-        The mean of the groups' estimates of ∇ E[reward], and their variance, added up over the
+        The mean of the groups' estimates of ∇ E[reward], and their variance, summed over the
         logits.
 
     Raises:
         ValueError: `k` or `groups` is below 2, or `estimator` is unknown.
     """
+    # check
     if k < 2:
         raise ValueError(f"k: expected at least 2, found {k}")
     if groups < 2:
         raise ValueError(f"groups: expected at least 2, found {groups}")
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator: expected one of {', '.join(ESTIMATORS)}, found {estimator!r}")
+    # draw the groups
     p = logits.softmax(0)
     generator = torch.Generator(logits.device).manual_seed(seed)
     actions = torch.multinomial(p, groups * k, replacement=True, generator=generator)
     actions = actions.view(groups, k)
     adv = reward(actions)
+    # advantage by estimator
     if estimator == "loo":
         adv = rloo_advantage(adv.flatten(), k).view(groups, k)
     elif estimator != "none":
         spread = adv.std(dim=1, keepdim=True) + 1e-4
         adv = adv - adv.mean(dim=1, keepdim=True)
         adv = adv / spread if estimator == "std" else adv
+    # moments of the estimates
     # Σ adv · (onehot(action) - p)
     by_action = torch.zeros(groups, len(p), dtype=p.dtype, device=p.device)
     by_action = by_action.scatter_add(1, actions, adv)

@@ -30,6 +30,7 @@ def _logprob_kernel(
     label = tl.load(label_ptr + row)
     logp, lse = 0.0, 0.0
     if label != ignore:
+        # running maximum and sum
         top = -float("inf")  # one for the row: a maximum for each lane would cost a second exp2
         total, scale = tl.zeros([BLOCK], tl.float32), factor * LOG2E
         for start in tl.range(0, V, BLOCK, num_stages=3):
@@ -41,10 +42,12 @@ def _logprob_kernel(
             total *= tl.exp2((top - base) * scale)
             total += tl.exp2((x - base) * scale)
             top = new_top
+        # log-probability of the label
         rest = tl.log(tl.sum(total))
         lse = top * factor + rest
         # not of lse, which has lost digits where logits are large
         logp = (tl.load(x_ptr + label).to(tl.float32) - top) * factor - rest
+    # store
     tl.store(logp_ptr + row, logp)
     tl.store(lse_ptr + row, lse)
 
@@ -54,6 +57,7 @@ def _logprob_bwd_kernel(
     dlogp_ptr, x_ptr, label_ptr, lse_ptr, dx_ptr, x_stride, dx_stride, V, factor, ignore,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # gradient of a block
     blocks = tl.cdiv(V, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     cols = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -64,6 +68,7 @@ def _logprob_bwd_kernel(
     p = tl.exp2((x * factor - tl.load(lse_ptr + row)) * LOG2E)
     dx = (tl.where(cols == label, 1.0, 0.0) - p) * (tl.load(dlogp_ptr + row) * factor)
     dx = tl.where(counts, dx, 0.0).to(dx_ptr.dtype.element_ty)
+    # store
     tl.store(dx_ptr + row * dx_stride + cols, dx, mask=mask)
 
 
@@ -82,23 +87,25 @@ def token_logprob(
 
     Args:
         logits: Rows may lie any stride apart.
-        labels: One of the columns, or `ignore`; on trust unless `debug`.
+        labels: One of the columns, or `ignore`; trusted unless `debug`.
         temperature: Above 0.
         ignore: The label of rows that do not count.
-        debug: Wait for the device, and refuse labels that are no columns.
+        debug: Wait for the device, and refuse labels that are not columns.
 
     Raises:
         ValueError: `logits` has not two axes or no columns, is not one of `DTYPES`, or bfloat16 on
             the CPU, or its last axis has gaps; `labels` is no contiguous int64 vector of as many
-            rows, or elsewhere, or with `debug` holds what is no label; `temperature` is not above
-            0. The message begins with the argument's name.
+            rows on the same device, or with `debug` holds something else; `temperature` is not
+            above 0. The message begins with the argument's name.
 
     Source: Milakov and Gimelshein 2018, algorithm 3.
     """
+    # check
     _check(logits, labels, temperature)
     n, v = logits.shape
     if debug and bool((((labels < 0) | (labels >= v)) & (labels != ignore)).any()):
         raise ValueError(f"labels: expected 0 to {v - 1}, or {ignore}")
+    # launch
     logp, lse = (torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(2))
     if n:
         block, warps = GPU if logits.is_cuda else CPU
@@ -132,12 +139,14 @@ def token_logprob_bwd(
 
     Raises:
         ValueError: As `token_logprob`; `dlogp` or `lse` is no contiguous float32 vector of as many
-            rows, or elsewhere. The message begins with the argument's name.
+            rows on the same device. The message begins with the argument's name.
     """
+    # check
     _check(logits, labels, temperature)
     _check_rows("dlogp", dlogp, torch.float32, logits)
     _check_rows("lse", lse, torch.float32, logits)
     n, v = logits.shape
+    # launch
     dlogits = logits if inplace else torch.empty(n, v, dtype=logits.dtype, device=logits.device)
     if n:
         block, warps = GPU_BWD if logits.is_cuda else CPU

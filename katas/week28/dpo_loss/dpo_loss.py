@@ -58,7 +58,7 @@ def dpo_loss(
 
     Source: Rafailov et al. (arXiv 2305.18290), equation 7.
     """
-    # TODO(kata): check, rewards, margin, one of three losses (about 25 lines with helpers)
+    # TODO(kata): check, rewards and margin, one of three losses (about 25 lines with helpers)
     raise NotImplementedError
 
 
@@ -74,12 +74,12 @@ def sequence_logp(
     Raises:
         ValueError: `mask` has a row with nothing in it.
     """
-    # TODO(kata): check, then sum what the mask has (about 7 lines with helpers)
+    # TODO(kata): check, sum what the mask has (about 7 lines with helpers)
     raise NotImplementedError
 
 
 class RefCache:
-    """What the reference thinks of each response; a response is known by its tokens and prompt."""
+    """The reference's log-probability of each response, found by prompt and response."""
 
     def __init__(self) -> None:
         raise NotImplementedError  # TODO(kata): nothing is known yet (1 line)
@@ -96,8 +96,7 @@ class RefCache:
             ValueError: `dataset` has a pair with an empty prompt or response. Nothing has been run
                 then, and nothing is noted.
         """
-        # TODO(kata): each different response once, with the model at rest (about 30 lines with
-        # helpers)
+        # TODO(kata): check, run the reference once (about 30 lines with helpers)
         raise NotImplementedError
 
     def get(self, pairs: Sequence[Pair]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, " b"]]:
@@ -107,7 +106,7 @@ class RefCache:
         Raises:
             ValueError: `pairs` has a response that has not been precomputed.
         """
-        raise NotImplementedError  # TODO(kata): look up both responses of each pair (about 5 lines)
+        raise NotImplementedError  # TODO(kata): look up what is known (about 5 lines)
 
 
 def dpo_step(
@@ -120,4 +119,5 @@ def dpo_step(
         ValueError: there are no `pairs`, or one has an empty prompt or response, or one that
             the cache does not know.
     """
-    raise NotImplementedError  # TODO(kata): both responses in one forward pass (about 7 lines)
+    # TODO(kata): check, look up what is known, one of three losses (about 7 lines)
+    raise NotImplementedError

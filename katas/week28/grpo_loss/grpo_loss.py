@@ -26,7 +26,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a step is made with."""
+    """Settings of a step."""
 
     group: int
     scale: str = "std"
@@ -54,16 +54,16 @@ def grpo_loss(
     Average the clipped surrogate, and the divergence from the reference, over tokens.
 
     Args:
-        logp: Of each token under the policy; alone has a gradient.
+        logp: Of each token under the policy; the only one with a gradient.
         old_logp: Under the policy that sampled.
-        ref_logp: Under the reference. Not looked at where `beta` is 0.
+        ref_logp: Under the reference. Ignored where `beta` is 0.
         adv: The advantage of each sequence.
         mask: True for the tokens that count.
         clip_low: How far below 1 a ratio may be.
         clip_high: How far above 1.
-        beta: What the divergence weighs.
+        beta: Weight of the divergence.
         agg: "grpo", "dapo" or "dr_grpo".
-        max_len: Of "dr_grpo".
+        max_len: Tokens that "dr_grpo" counts for each row.
         divisor: What the sum is divided by; the `loss_divisor` of this mask if not given.
 
     Raises:
@@ -71,8 +71,8 @@ def grpo_loss(
             `clip_low` or `clip_high` negative, `ref_logp` missing though `beta` is above 0, or
             `divisor` below 1.
     """
-    # TODO(kata): check, ratio, the smaller surrogate, KL, one of three averages (about 20 lines
-    # with helpers)
+    # TODO(kata): check, smaller surrogate, KL penalty, average over tokens (about 20 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -88,8 +88,7 @@ def group_advantages(
     Raises:
         ValueError: `group` is below 2 or does not divide the `rewards`, or `scale` is unknown.
     """
-    # TODO(kata): check, then mean and deviation of each group (about 8 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, compare within the group (about 8 lines)
 
 
 def informative_groups(rewards: Float[Tensor, " n"], group: int) -> Bool[Tensor, " b"]:
@@ -99,7 +98,7 @@ def informative_groups(rewards: Float[Tensor, " n"], group: int) -> Bool[Tensor,
     Raises:
         ValueError: `group` is below 2 or does not divide the `rewards`.
     """
-    raise NotImplementedError  # TODO(kata): is any reward of the group another one? (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, compare within the group (about 6 lines)
 
 
 def loss_divisor(mask: Bool[Tensor, "n t"], agg: str, max_len: int | None = None) -> int:
@@ -109,7 +108,7 @@ def loss_divisor(mask: Bool[Tensor, "n t"], agg: str, max_len: int | None = None
     Raises:
         ValueError: `agg` is unknown, or `max_len` below 1 or missing with "dr_grpo".
     """
-    raise NotImplementedError  # TODO(kata): one line for each way to average (about 10 lines)
+    raise NotImplementedError  # TODO(kata): check, average over tokens (about 10 lines)
 
 
 def grpo_step(
@@ -124,5 +123,5 @@ def grpo_step(
     Raises:
         ValueError: `rows` is below 1; and what the other functions raise.
     """
-    # TODO(kata): advantages and divisor of the whole batch, then part by part (about 20 lines)
+    # TODO(kata): check, compare within the group, part by part (about 20 lines)
     raise NotImplementedError

@@ -276,6 +276,19 @@ def test_no_critic_is_needed(kata, oracle, device, dispatch, cost, seed):
     cost.check("peak_of_ppo", peaks[0] / peaks[1])
 
 
+def test_one_part_is_in_memory_at_a_time(kata, oracle, device, dispatch, cost, seed):
+    rollout = oracle.rollout_of(
+        kata.Rollout, seed, rewards=[0.0, 1.0] * 32, cols=30, vocab=96, device=device
+    )
+    peaks = []
+    for rows in (8, 64):
+        policy = oracle.Policy(seed, vocab=96).to(device)
+        with dispatch() as counted:
+            kata.grpo_step(policy, rollout, kata.Settings(8), rows)
+        peaks.append(counted.peak_live_bytes)
+    cost.check("peak_of_parts", peaks[0] / peaks[1])
+
+
 def test_a_policy_learns(kata, oracle, one_thread):
     """It is to write 3 as often as it can; rewards are shares of 3 in its answers."""
     model, generator = oracle.Policy(1), torch.Generator().manual_seed(7)

@@ -49,16 +49,16 @@ def kto_loss(
     w_u: float = 1.0,
 ) -> Float[Tensor, ""]:
     """
-    Average over answers how far each is from being worth all that it could be.
+    Average over answers how far the value of each is from its maximum.
 
     Args:
-        p: Log-probability of each answer under the policy; alone has a gradient.
+        p: Log-probability of each answer under the policy; the only one with a gradient.
         r: Under the reference.
         desirable: Whether it was liked.
         z0: The reference point.
         beta: How quickly gains and losses saturate.
-        w_d: What those that were liked weigh.
-        w_u: What the others weigh.
+        w_d: Weight of those that were liked.
+        w_u: Weight of the others.
 
     Raises:
         ValueError: `beta` is not above 0 and finite, `w_d` or `w_u` not above 0, or there are no
@@ -66,7 +66,7 @@ def kto_loss(
 
     Source: Ethayarajh et al. (arXiv 2402.01306), equation 8.
     """
-    # TODO(kata): check, then the value of each answer (about 10 lines with helpers)
+    # TODO(kata): check, value of each answer (about 10 lines with helpers)
     raise NotImplementedError
 
 
@@ -77,19 +77,18 @@ def mismatch(examples: Sequence[Example]) -> list[Example]:
     Raises:
         ValueError: there are fewer than two `examples`.
     """
-    raise NotImplementedError  # TODO(kata): each prompt with the next answer (about 7 lines)
+    raise NotImplementedError  # TODO(kata): check, mismatched pairs (about 7 lines)
 
 
 def kl_anchor(
     p_kl: Float[Tensor, " b"], r_kl: Float[Tensor, " b"], dp: Collectives | None = None
 ) -> Float[Tensor, ""]:
     """
-    Average `p_kl` - `r_kl` over the answers of all ranks; nothing below 0, and no gradient.
+    Average `p_kl` - `r_kl` over the answers of all ranks, clamped at 0 and without a gradient.
 
     One all-reduce of two numbers, in which a rank without answers takes part too.
     """
-    # TODO(kata): sum and count over the ranks, then the mean (about 5 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): reference point of all ranks (about 5 lines)
 
 
 def class_weights(n_d: int, n_u: int) -> tuple[float, float]:
@@ -101,7 +100,7 @@ def class_weights(n_d: int, n_u: int) -> tuple[float, float]:
     Raises:
         ValueError: `n_d` or `n_u` is below 1.
     """
-    raise NotImplementedError  # TODO(kata): raise one of them, if need be (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, balance the kinds (about 4 lines)
 
 
 def kto_step(
@@ -121,8 +120,8 @@ def kto_step(
         examples: This rank's batch.
         cache: The reference's log-probability of each answer to each prompt, mismatched ones too.
         beta: As in `kto_loss`; so are `w_d` and `w_u`.
-        w_d: What those that were liked weigh.
-        w_u: What the others weigh.
+        w_d: Weight of those that were liked.
+        w_u: Weight of the others.
         dp: The ranks that share a reference point; this one alone if not given.
 
     Returns:
@@ -132,5 +131,6 @@ def kto_step(
     Raises:
         ValueError: what `kto_loss` and `mismatch` raise. Nothing has been run or sent then.
     """
-    # TODO(kata): the other answers without a graph, then these (about 15 lines with helpers)
+    # TODO(kata): check, reference point of all ranks, pass with a graph (about 15 lines with
+    # helpers)
     raise NotImplementedError

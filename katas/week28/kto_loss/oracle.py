@@ -51,12 +51,13 @@ class Policy(nn.Module):
         self.words = nn.Parameter(torch.randn(VOCAB + 1, width, generator=generator))
         self.inner = nn.Parameter(torch.randn(width, 4 * width, generator=generator) / width**0.5)
         self.outer = nn.Parameter(torch.randn(4 * width, VOCAB, generator=generator) / width**0.5)
-        self.calls, self.graphs = 0, 0
+        self.calls, self.graphs, self.trained = 0, 0, 0
 
     def forward(self, tokens):
         """Map tokens [n, t] to their log-probabilities [n, t]."""
         self.calls += 1
         self.graphs += torch.is_grad_enabled()
+        self.trained += self.training
         start = torch.full_like(tokens[:, :1], VOCAB)
         before = self.words[torch.cat([start, tokens[:, :-1]], dim=1)].cumsum(1)
         logits = torch.tanh(before @ self.inner) @ self.outer

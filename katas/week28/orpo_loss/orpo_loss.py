@@ -19,7 +19,7 @@ def orpo_loss(
     lam: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, " b"]]:
     """
-    Average over pairs what the chosen response costs, and how little it stands out.
+    Average over pairs the loss of the chosen response and that of the log-odds ratio.
 
     Args:
         logp_w: The log-probability of each token of the chosen responses. Half precision is
@@ -27,7 +27,7 @@ def orpo_loss(
         mask_w: True for the tokens that count.
         logp_l: Of the rejected ones.
         mask_l: True for the tokens of the rejected that count.
-        lam: What the odds weigh.
+        lam: Weight of the odds.
 
     Returns:
         The loss; and without gradients its first summand, the negative mean log-probability of
@@ -39,7 +39,8 @@ def orpo_loss(
 
     Source: Hong et al. (arXiv 2403.07691), equations 6 and 7.
     """
-    # TODO(kata): check, means, log-odds, the two losses (about 20 lines with helpers)
+    # TODO(kata): check, mean of each answer, log-odds, sum of both losses (about 20 lines with
+    # helpers)
     raise NotImplementedError
 
 
@@ -52,7 +53,8 @@ def log1mexp(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
     Source: Mächler (2012).
     """
-    raise NotImplementedError  # TODO(kata): one formula on each side of -log 2 (about 5 lines)
+    # TODO(kata): check, one formula on each side of -log 2 (about 5 lines)
+    raise NotImplementedError
 
 
 def orpo_step(
@@ -64,4 +66,4 @@ def orpo_step(
     Raises:
         ValueError: `tokens` have an odd number of rows, or none.
     """
-    raise NotImplementedError  # TODO(kata): both responses in one forward pass (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, one forward pass (about 4 lines)

@@ -15,9 +15,9 @@ def close(expected, rel=1e-5):
     return pytest.approx(expected, rel=rel, abs=1e-30)
 
 
-def rows(*values):
+def rows(*values, dtype=torch.float32):
     """One response for each value, of a single token."""
-    return torch.tensor(values)[:, None], torch.ones(len(values), 1, dtype=torch.bool)
+    return torch.tensor(values, dtype=dtype)[:, None], torch.ones(len(values), 1, dtype=torch.bool)
 
 
 # ---- log(1 - exp(x)) ---------------------------------------------------------------------------
@@ -90,16 +90,19 @@ def test_gradients_are_those_derived_by_hand(kata, oracle, device, seed, sure):
     assert told == (False, False), "gradients of the second and third result"
 
 
-def test_certainty_stays_finite(kata):
-    # float32: probabilities of 1, and of nearly 1; the last pair is hopeless besides
-    won, mask = rows(0.0, -1e-30, -1e-9, 0.0, -1e-9)
-    lost, _ = rows(-1.0, -1.0, -1.0, 0.0, -1e4)
+@pytest.mark.parametrize(
+    ("dtype", "nearly"), [(torch.float32, 1e-30), (torch.float64, 1e-17), (torch.float64, 1e-300)]
+)
+def test_certainty_stays_finite(kata, dtype, nearly):
+    # probabilities of 1, and of nearly 1; the last pair is hopeless besides
+    won, mask = rows(0.0, -nearly, -1e-9, 0.0, -1e-9, dtype=dtype)
+    lost, _ = rows(-1.0, -1.0, -1.0, 0.0, -1e4, dtype=dtype)
     won, lost = (one.requires_grad_() for one in (won, lost))
     loss, _, log_odds = kata.orpo_loss(won, mask, lost, mask, 1.0)
     loss.backward()
     rejected = math.log(math.expm1(1.0))
-    tiny = 2.0**-126
-    want = [rejected - math.log(tiny), rejected - math.log(1e-30), rejected - math.log(1e-9)]
+    tiny = 2.0 ** (-126 if dtype == torch.float32 else -1022)
+    want = [rejected - math.log(one) for one in (tiny, nearly, 1e-9)]
     assert log_odds[:4].tolist() == close([*want, 0.0])
     assert log_odds[4].item() == close(1e4 - math.log(1e-9))
     assert math.isfinite(loss.item())

@@ -98,7 +98,7 @@ def inventory(
     Raises:
         ValueError: method is unknown, beta is negative. The message begins with the name.
     """
-    raise NotImplementedError  # TODO(kata): check; a line for each method (about 25 lines)
+    raise NotImplementedError  # TODO(kata): check, models and passes (about 25 lines)
 
 
 def sequences(method: str, job: Job) -> int:
@@ -108,8 +108,7 @@ def sequences(method: str, job: Job) -> int:
     Raises:
         ValueError: as `inventory`; a size of the job is below 1.
     """
-    # TODO(kata): check; two of a pair, a group of a prompt, one (about 10 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check (about 10 lines with helpers)
 
 
 def step_memory(method: str, cfg: Model, job: Job) -> float:
@@ -119,8 +118,7 @@ def step_memory(method: str, cfg: Model, job: Job) -> float:
     Raises:
         ValueError: as `sequences`.
     """
-    # TODO(kata): what is always there, and the larger of two phases (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): what stays and the larger phase (about 15 lines)
 
 
 def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
@@ -130,7 +128,7 @@ def step_time(method: str, cfg: Model, job: Job, gpu: Gpu) -> dict[str, float]:
     Raises:
         ValueError: as `sequences`.
     """
-    # TODO(kata): generation token by token, passes, updates (about 25 lines)
+    # TODO(kata): generation token by token, passes and updates (about 25 lines)
     raise NotImplementedError
 
 
@@ -143,4 +141,4 @@ def cheapest(methods: Sequence[str], cfg: Model, job: Job, gpu: Gpu, data: str) 
     Raises:
         ValueError: data is unknown, ``data: ``; as `sequences` for any of the methods.
     """
-    raise NotImplementedError  # TODO(kata): check; those that can and fit (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, compare what fits (about 8 lines)

@@ -6,15 +6,13 @@ import hashlib
 import torch
 from torch import nn
 
+from harness.simulators.deaths import point
+
 VOCAB, PROMPT, ANSWER = 16, 2, 4
 START = VOCAB
 LAYERS = {"q": (24, 24), "k": (24, 24), "v": (24, 24), "up": (24, 48), "down": (48, 24)}
 LAYERS |= {"head": (24, VOCAB)}
 ADAPTED, RANK = ("q", "v", "up", "head"), 4
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 class Model:
@@ -35,8 +33,8 @@ class Model:
             codes = (weight[:, :, None] / absmax[:, :, None] - levels).abs().argmin(2)
             self.base[name] = codes.to(torch.uint8).to(device), absmax.to(device)
         self.slots, self.active = {}, None
-        self.passes = []  # (active adapter, rows, followed by autograd)
-        self.dies_at = None
+        self.passes = []  # (active adapter, tokens, followed by autograd)
+        self.seconds, self.peak_bytes = 0, 0  # what `Meter` shows
 
     def add(self, slot, like=None):
         """Make an adapter that changes nothing, or is a copy of another."""
@@ -70,28 +68,42 @@ class Model:
         down, up = self.slots[self.active][at : at + 2]
         return y + 2 * (x @ down.T) @ up.T
 
-    def _logits(self, tokens):
-        start = torch.full_like(tokens[:, :1], START)
-        before = torch.cat([start, tokens[:, :-1]], dim=1)
-        x = self.words[before] + self.places[: tokens.shape[1]]
+    def _logits(self, tokens, documents=None):
+        if documents is None:
+            documents = torch.zeros_like(tokens)
+        apart = documents[:, :, None] != documents[:, None, :]
+        first = (~apart).int().argmax(2)  # of each token's document
+        at = torch.arange(tokens.shape[1], device=tokens.device)
+        before = torch.cat([tokens[:, -1:], tokens[:, :-1]], dim=1)
+        before = before.masked_fill(first == at, START)
+        places = (at - first).clamp(max=len(self.places) - 1)  # padding may be longer
+        x = self.words[before] + self.places[places]
         q, k, v = (self._linear(name, x) for name in ("q", "k", "v"))
         scores = q @ k.transpose(1, 2) / 24**0.5
-        later = torch.ones(scores.shape[1:], dtype=torch.bool, device=x.device).triu(1)
-        x = x + scores.masked_fill(later, float("-inf")).softmax(2) @ v
+        hidden = apart | (at[None, :] > at[:, None])
+        x = x + scores.masked_fill(hidden, float("-inf")).softmax(2) @ v
         x = x + self._linear("down", torch.tanh(self._linear("up", x)))
         return self._linear("head", x / x.square().mean(2, keepdim=True).sqrt())
 
-    def __call__(self, tokens):
+    def __call__(self, tokens, documents=None):
         """Map tokens [n, t] to the log-probability of each, [n, t]."""
-        if self.dies_at is not None and len(self.passes) >= self.dies_at:
-            raise Killed
-        self.passes.append((self.active, len(tokens), torch.is_grad_enabled()))
-        logp = self._logits(tokens).log_softmax(2)
+        point("pass")
+        graph = torch.is_grad_enabled()
+        self.passes.append((self.active, tokens.numel(), graph))
+        self.works(3 if graph else 1, tokens.numel() * (50 if graph else 9))
+        logp = self._logits(tokens, documents).log_softmax(2)
         return logp.gather(2, tokens[:, :, None])[:, :, 0]
+
+    def works(self, seconds, size):
+        """Let so much time pass, with so many bytes alive: what `Meter` shows."""
+        self.seconds += seconds
+        self.peak_bytes = max(self.peak_bytes, size)
 
     @torch.no_grad()
     def sample(self, prompts, generator):
         """Answer prompts [n, 2] with the active adapter; returns both, [n, 6]."""
+        point("sample")
+        self.works(5, 7 * prompts.numel())
         tokens = prompts
         for _ in range(ANSWER):
             longer = torch.cat([tokens, tokens[:, :1]], dim=1)
@@ -109,8 +121,33 @@ class Model:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+class Meter:
+    """A clock and a memory of which only passes and writes take any."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def seconds(self):
+        """Return the time."""
+        return float(self.model.seconds)
+
+    def reset_peak(self):
+        """Count the peak from here on."""
+        self.model.peak_bytes = 0
+
+    def peak_bytes(self):
+        """Return the peak."""
+        return self.model.peak_bytes
+
+
 class Data:
-    """Instructions, preferences and prompts by step; even tokens are what answers are worth."""
+    """
+    Instructions, preferences and prompts by step; even tokens are what answers are worth.
+
+    A token of an answer is one of two, which the one before it decides: 8 and 9, 10 and 11, 12
+    and 13, 14 and 15 follow each other, and a prompt that ends with 0 or 1 is answered by 10 or
+    11. Which of the two is a matter of taste.
+    """
 
     def __init__(self, seed=0, device="cpu"):
         self.seed, self.device = seed, device
@@ -118,16 +155,21 @@ class Data:
     def _draw(self, kind, step, rows):
         generator = torch.Generator().manual_seed(hash((self.seed, kind, step)) % 2**31)
         prompts = torch.randint(VOCAB // 2, (rows, PROMPT), generator=generator)
-        answers = torch.randint(VOCAB // 2, VOCAB, (2, rows, ANSWER), generator=generator)
-        return prompts, answers
+        pair = (prompts[:, -1:] // 2 + 1 + torch.arange(ANSWER)) % 4
+        taste = torch.randint(2, (2, rows, ANSWER), generator=generator)
+        return prompts, VOCAB // 2 + 2 * pair + taste
 
     def _mask(self, rows):
         return (torch.arange(PROMPT + ANSWER) >= PROMPT).expand(rows, -1).to(self.device)
 
     def sft(self, step, rows=16):
-        """Return tokens [rows, 6] and a mask of the answers: any tokens from 8 on."""
+        """Return examples, each of 3 to 6 tokens, with a mask of its answer."""
         prompts, answers = self._draw(1, step, rows)
-        return torch.cat([prompts, answers[0]], dim=1).to(self.device), self._mask(rows)
+        tokens = torch.cat([prompts, answers[0]], dim=1).to(self.device)
+        mask = self._mask(rows)
+        # short ones and a few long ones, in an order that differs from step to step
+        lengths = [PROMPT + (1, 2, 4, 1)[(at + at // 4 * step) % 4] for at in range(rows)]
+        return [(tokens[at, :most], mask[at, :most]) for at, most in enumerate(lengths)]
 
     def pairs(self, step, rows=8):
         """Return tokens and mask of `rows` chosen answers, then of as many rejected ones."""
@@ -143,6 +185,10 @@ class Data:
     def prompts(self, step, rows=6):
         """Return prompts [rows, 2]."""
         return self._draw(3, step, rows)[0].to(self.device)
+
+    def held_out(self, rows=64):
+        """Return prompts that no step has."""
+        return self._draw(4, 0, rows)[0].to(self.device)
 
     def utility(self, tokens):
         """Count the share of even tokens in an answer."""
@@ -170,8 +216,10 @@ class Store:
         """End the write in flight."""
         assert self.running is not None, "wait: nothing is being written"
         name, state, before = self.running
+        point("wait")
         self.running = None
         self.overlapped.append(len(self.model.passes) > before)
+        self.model.works(1000, 10**9)  # which are no step's
         tensors = []
         self.written[name] = _plain(state, tensors)
         self.bytes.append(sum(one.nbytes for one in tensors))
@@ -179,6 +227,7 @@ class Store:
     def commit(self, name):
         """Let a checkpoint that is written be the latest."""
         assert name in self.written, f"store.commit: {name!r} is not written yet"
+        point("commit")
         self.committed.append(name)
 
     def latest(self):
@@ -190,6 +239,24 @@ class Store:
         found = Store(model)
         found.written, found.committed = dict(self.written), list(self.committed)
         return found
+
+
+class Disk(Store):
+    """A store whose latest checkpoint outlives its process."""
+
+    def __init__(self, model, file):
+        super().__init__(model)
+        self.file = file
+        if file.exists():
+            name, state = torch.load(file, weights_only=True)
+            self.written[name], self.committed = state, [name]
+
+    def commit(self, name):
+        """Put it on the disk, at once or not at all."""
+        super().commit(name)
+        unfinished = self.file.with_suffix(".tmp")
+        torch.save((name, self.written[name]), unfinished)
+        unfinished.replace(self.file)
 
 
 def _plain(state, tensors):
@@ -214,8 +281,9 @@ def first_steps(stage, model, data, cfg, steps=4):
     for step in range(steps):
         model.use(stage)
         if stage == "sft":
-            tokens, mask = data.sft(step)
-            loss, notes = -sum(model(tokens)[mask]) / mask.sum(), []
+            examples = data.sft(step)
+            losses = torch.cat([-model(one[None])[0, mask] for one, mask in examples])
+            loss, notes = losses.sum() / len(losses), []
         elif stage == "dpo":
             tokens, mask = data.pairs(step)
             now = (model(tokens) * mask).sum(1)
@@ -223,7 +291,8 @@ def first_steps(stage, model, data, cfg, steps=4):
             apart = now - (model(tokens) * mask).sum(1).detach()
             half = len(apart) // 2
             margins = cfg.beta * (apart[:half] - apart[half:])
-            loss, notes = (1 + (-margins).exp()).log().mean(), [margins.mean().item()]
+            loss = (1 + (-margins).exp()).log().mean()
+            notes = [margins.mean().item(), sum(one > 0 for one in margins.tolist()) / half]
         else:
             generator = torch.Generator().manual_seed(cfg.seed + step)
             prompts = data.prompts(step)

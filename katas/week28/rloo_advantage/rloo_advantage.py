@@ -23,9 +23,9 @@ def rloo_advantage(
     the second ones, and so on.
 
     Raises:
-        ValueError: `k` is below 2, or the `rewards` are no multiple of it.
+        ValueError: `k` is below 2, or does not divide the number of `rewards`.
     """
-    raise NotImplementedError  # TODO(kata): check, then by groups (about 8 lines)
+    raise NotImplementedError  # TODO(kata): check, mean of the others (about 8 lines)
 
 
 def rloo_loss(
@@ -37,14 +37,14 @@ def rloo_loss(
     interleaved: bool = False,
 ) -> Float[Tensor, ""]:
     """
-    Return what has the gradient of REINFORCE: -advantage times log-probability, on average.
+    Return a loss with the gradient of REINFORCE: the mean of -advantage times log-probability.
 
     The advantage is that of `rewards` - `beta` * `kl_seq`. Only `seq_logp` has a gradient.
 
     Raises:
         ValueError: `beta` is negative, and what `rloo_advantage` raises.
     """
-    raise NotImplementedError  # TODO(kata): the divergence is part of the reward (about 4 lines)
+    raise NotImplementedError  # TODO(kata): check, reward less divergence (about 4 lines)
 
 
 def gradient_moments(
@@ -56,7 +56,7 @@ def gradient_moments(
     seed: int,
 ) -> tuple[Float[Tensor, " v"], Float[Tensor, ""]]:
     """
-    Estimate the gradient of the expected reward by so many groups of `k` samples each.
+    Estimate the gradient of the expected reward from `groups` groups of `k` samples each.
 
     Args:
         logits: Of a policy that chooses one of v actions.
@@ -69,11 +69,12 @@ def gradient_moments(
         seed: Of the samples.
 
     Returns:
-        The mean of the groups' estimates of ∇ E[reward], and their variance, added up over the
+        The mean of the groups' estimates of ∇ E[reward], and their variance, summed over the
         logits.
 
     Raises:
         ValueError: `k` or `groups` is below 2, or `estimator` is unknown.
     """
-    # TODO(kata): draw, estimate by groups, mean and variance of the estimates (about 20 lines)
+    # TODO(kata): check, draw the groups, advantage by estimator, moments of the estimates (about 20
+    # lines)
     raise NotImplementedError

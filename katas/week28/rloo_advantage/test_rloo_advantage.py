@@ -45,13 +45,16 @@ def test_equal_rewards_are_worth_nothing(kata):
 
 
 def test_no_matrix_of_pairs(kata, dispatch, cost):
-    calls = []
-    for k in (4, 1024):
-        rewards = torch.ones(2 * k)
-        with dispatch() as counted:
-            kata.rloo_advantage(rewards, k)
-        calls.append(sum(counted.calls.values()))
-    assert calls[0] == calls[1], "operators for groups of 4, and of 1024"
+    calls = {}
+    for groups, k in ((2, 4), (40, 4), (2, 1024)):
+        for interleaved in (False, True):
+            rewards = torch.ones(groups * k)
+            with dispatch() as counted:
+                kata.rloo_advantage(rewards, k, interleaved)
+            calls.setdefault(interleaved, {})[groups, k] = sum(counted.calls.values())
+    for interleaved, found in calls.items():
+        told = f"operators by (groups, k), interleaved {interleaved}: expected one number"
+        assert len(set(found.values())) == 1, f"{told}, found {found}"
     cost.check("peak", counted.peak_live_bytes / rewards.nbytes)
 
 
@@ -143,6 +146,13 @@ def test_each_sample_is_asked_for_once(kata, oracle, cost):
     other = kata.gradient_moments(bandit.logits, bandit, 4, "loo", 500, 12)[0]
     assert torch.equal(first, again), "the same seed twice"
     assert not torch.equal(first, other), "seeds 11 and 12"
+
+
+def test_the_seed_is_of_these_samples_alone(kata, oracle):
+    bandit = oracle.Bandit()
+    before = torch.get_rng_state()
+    kata.gradient_moments(bandit.logits, bandit, 2, "loo", 5, 11)
+    assert torch.equal(torch.get_rng_state(), before), "expected the global generator as it was"
 
 
 def test_moments_refuse(kata, oracle):

@@ -29,14 +29,20 @@ def test_a_row_by_hand(kata, device):
     assert_matches(lse, torch.full((2,), math.log(30), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("size", [1e4, -1e4], ids=str)
-def test_large_logits_keep_their_digits(kata, device, size):
+@pytest.mark.parametrize(("size", "temperature"), [(1e4, 1.0), (-1e4, 1.0), (1e4, 0.7)], ids=str)
+def test_large_logits_keep_their_digits(kata, device, size, temperature):
     # 1e4 + log 7 in float32 has steps of 1e-3; differences of logits are exact
     logits = torch.full((1, 150), size, device=device)
     logits[0, 140] += 2.0
-    logp, _ = kata.token_logprob(logits, torch.tensor([3], device=device))
-    want = torch.tensor([-math.log(149 + math.exp(2))], dtype=torch.float64)
+    logp, _ = kata.token_logprob(logits, torch.tensor([3], device=device), temperature)
+    want = torch.tensor([-math.log(149 + math.exp(2 / temperature))], dtype=torch.float64)
     assert_matches(logp, want)
+
+
+def test_the_lowest_logits_are_numbers(kata, device):
+    logits = torch.full((1, 100), torch.finfo(torch.float32).min, device=device)
+    logp, _ = kata.token_logprob(logits, torch.tensor([70], device=device))
+    assert_matches(logp, torch.tensor([-math.log(100)], dtype=torch.float64))
 
 
 def test_columns_of_minus_infinity(kata, device):
@@ -50,25 +56,27 @@ def test_columns_of_minus_infinity(kata, device):
     assert (lse[0].item(), lse[1].item(), lse[3].item()) == (2.0, 2.0, -INF)
 
 
-def test_any_label_can_be_the_ignored_one(kata, device):
+@pytest.mark.parametrize("ignore", [0, 2**32 + 1], ids=["a column", "1 in 32 bits"])
+def test_any_label_can_be_the_ignored_one(kata, device, ignore):
     # row 0 is not read, row 1 counts
-    logits, labels = rows(device, [[NAN, NAN], [0.0, 0.0]], [0, 1])
-    logp, lse = kata.token_logprob(logits, labels, ignore=0)
+    logits, labels = rows(device, [[NAN, NAN], [0.0, 0.0]], [ignore, 1])
+    logp, lse = kata.token_logprob(logits, labels, ignore=ignore)
     half = [0.0, math.log(2)]
     assert (logp[0].item(), lse[0].item()) == (0.0, 0.0)
     assert_matches(torch.stack([-logp[1], lse[1]]), torch.tensor(half[1:] * 2).double())
     dlogp = torch.tensor([NAN, 1.0], device=device)
-    found = kata.token_logprob_bwd(dlogp, logits, labels, lse, ignore=0)
+    found = kata.token_logprob_bwd(dlogp, logits, labels, lse, ignore=ignore)
     assert_matches(found, torch.tensor([[0.0, 0.0], [-0.5, 0.5]], dtype=torch.float64))
 
 
-def test_rows_that_do_not_count_are_not_read(kata, oracle, traffic, seed):
+@pytest.mark.parametrize("ignore", [-100, 5])
+def test_rows_that_do_not_count_are_not_read(kata, oracle, traffic, seed, ignore):
     inputs = oracle.make_inputs_token_logprob_bwd(
         n=4, v=100, dtype=torch.float32, device="cpu", seed=seed
     )
-    inputs["labels"][:3] = -100
+    inputs |= {"labels": torch.tensor([ignore] * 3 + [7]), "ignore": ignore}
     with traffic() as forward:
-        kata.token_logprob(inputs["logits"], inputs["labels"])
+        kata.token_logprob(inputs["logits"], inputs["labels"], ignore=ignore)
     with traffic() as backward:
         kata.token_logprob_bwd(**inputs)
     found = [moved.of(inputs["logits"][:3]).loads_per_element for moved in (forward, backward)]
@@ -87,12 +95,14 @@ def test_a_constant_added_to_a_row_changes_nothing(kata, device, shift, v, seed)
     assert again.tolist() == logp.tolist()
 
 
-def test_the_gradient_may_take_the_logits_place(kata, oracle, device, seed):
+def test_the_gradient_may_take_the_logits_place(kata, oracle, device, dispatch, seed):
     inputs = oracle.make_inputs_token_logprob_bwd(
         n=5, v=150, dtype=torch.float32, device=device, seed=seed, padding=10, ignored=True
     )
     want = kata.token_logprob_bwd(**inputs)
-    found = kata.token_logprob_bwd(**inputs, inplace=True)
+    with dispatch() as ops:
+        found = kata.token_logprob_bwd(**inputs, inplace=True)
+    assert ops.allocated_bytes == 0
     assert found is inputs["logits"], "expected logits themselves, found another tensor"
     assert found.tolist() == want.tolist()
 
@@ -116,6 +126,22 @@ def test_the_gradient_of_a_likely_token_is_rounded_once(kata, device):
     p = 1 / (1 + math.exp(8))
     off = max(abs(found[0][0] - p), abs(found[0][1] + p))
     assert off <= 1e-6, f"logits 0, -8, label 0: expected [[{p}, {-p}]], found {found}"
+
+
+def test_a_half_gradient_is_the_nearest_one(kata, oracle, device, seed):
+    # to round (1 at the label - p) first, or its product with dlogp, takes up to a unit, not a half
+    inputs = oracle.make_inputs_token_logprob_bwd(
+        n=4, v=100, temperature=0.7, dtype=torch.float16, device=device, seed=seed
+    )
+    found = kata.token_logprob_bwd(**inputs).cpu().double()
+    exact = oracle.reference_token_logprob_bwd(**inputs).cpu()
+    exponent = exact.abs().clamp(min=2**-14).log2().floor()
+    off = (found - exact).abs() / (exponent - 11).exp2()  # in halves of a unit in the last place
+    at = off.argmax().item()
+    assert off.max() <= 1.02, (
+        f"expected {exact.flatten()[at]}, rounded to the nearest; found {found.flatten()[at]}, "
+        f"{off.max():.2f} halves of a unit in the last place away"
+    )
 
 
 @pytest.mark.parametrize("label", [-1, 7, -99, 2**40])

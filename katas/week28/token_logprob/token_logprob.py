@@ -20,7 +20,7 @@ LOG2E = tl.constexpr(math.log2(math.e))
 def _logprob_kernel(
     x_ptr, label_ptr, logp_ptr, lse_ptr, x_stride, V, factor, ignore, BLOCK: tl.constexpr
 ):
-    # TODO(kata): one row: maximum and sum in one pass, then the label's logit (about 20 lines)
+    # TODO(kata): running maximum and sum, log-probability of the label, store (about 20 lines)
     pass
 
 
@@ -29,7 +29,7 @@ def _logprob_bwd_kernel(
     dlogp_ptr, x_ptr, label_ptr, lse_ptr, dx_ptr, x_stride, dx_stride, V, factor, ignore,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # TODO(kata): one block of a row (about 10 lines)
+    # TODO(kata): gradient of a block, store (about 10 lines)
     pass
 
 
@@ -48,21 +48,20 @@ def token_logprob(
 
     Args:
         logits: Rows may lie any stride apart.
-        labels: One of the columns, or `ignore`; on trust unless `debug`.
+        labels: One of the columns, or `ignore`; trusted unless `debug`.
         temperature: Above 0.
         ignore: The label of rows that do not count.
-        debug: Wait for the device, and refuse labels that are no columns.
+        debug: Wait for the device, and refuse labels that are not columns.
 
     Raises:
         ValueError: `logits` has not two axes or no columns, is not one of `DTYPES`, or bfloat16 on
             the CPU, or its last axis has gaps; `labels` is no contiguous int64 vector of as many
-            rows, or elsewhere, or with `debug` holds what is no label; `temperature` is not above
-            0. The message begins with the argument's name.
+            rows on the same device, or with `debug` holds something else; `temperature` is not
+            above 0. The message begins with the argument's name.
 
     Source: Milakov and Gimelshein 2018, algorithm 3.
     """
-    # TODO(kata): check, allocate, one launch (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines with helpers)
 
 
 def token_logprob_bwd(
@@ -88,10 +87,9 @@ def token_logprob_bwd(
 
     Raises:
         ValueError: As `token_logprob`; `dlogp` or `lse` is no contiguous float32 vector of as many
-            rows, or elsewhere. The message begins with the argument's name.
+            rows on the same device. The message begins with the argument's name.
     """
-    # TODO(kata): check, allocate unless in place, one launch (about 15 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, launch (about 15 lines with helpers)
 
 
 def _check(logits: Tensor, labels: Tensor, temperature: float) -> None:
