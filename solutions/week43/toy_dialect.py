@@ -334,6 +334,7 @@ class TransposeOp(IRDLOperation):
 
     def verify_(self) -> None:
         """As far as shapes are known, one is the other's reverse."""
+        # verify the shapes
         if UNKNOWN in (self.operand.type, self.result.type):
             return
         if self.result.type != _transposed(self.operand.type):
@@ -356,6 +357,7 @@ class ReshapeOp(IRDLOperation):
 
     def verify_(self) -> None:
         """As many elements as before, if that is known."""
+        # verify the shapes
         if self.operand.type == UNKNOWN:
             return
         found, wanted = prod(self.operand.type.get_shape()), prod(self.result.type.get_shape())
@@ -373,6 +375,7 @@ class _Elementwise(IRDLOperation):
         super().__init__(operands=[lhs, rhs], result_types=[UNKNOWN])
 
     def verify_(self) -> None:
+        # verify the shapes
         known = {self.lhs.type, self.rhs.type, self.result.type} - {UNKNOWN}
         if len(known) > 1:
             raise VerifyException(f"expected one shape, found {', '.join(map(str, known))}")
@@ -405,6 +408,7 @@ class PrintOp(IRDLOperation):
 
 def toy_dialect() -> Dialect:
     """The dialect `toy`, with all its ops."""
+    # declare the ops
     arithmetic = [ConstantOp, TransposeOp, ReshapeOp, AddOp, MulOp]
     return Dialect("toy", [*arithmetic, PrintOp, GenericCallOp, ReturnOp])
 
@@ -448,15 +452,18 @@ def mlir_gen(ast: Program) -> ModuleOp:
         ValueError: a name that is undefined or defined twice, or a call with another number of
             arguments than the function has parameters; with the name and the line.
     """
+    # names and scopes
     arity = {}
     for function in ast.functions:
         if function.name in arity:
             raise ValueError(f"{function.name}: defined twice, on line {function.line}")
         arity[function.name] = len(function.parameters)
+    # translate
     return ModuleOp([_function(function, arity) for function in ast.functions])
 
 
 def _function(function: Function, arity: dict[str, int]) -> FuncOp:
+    # translate
     results = [] if function.result is None else [UNKNOWN]
     visibility = None if function.name == "main" else "private"
     op = FuncOp(
@@ -491,6 +498,7 @@ def _declare(names: dict[str, SSAValue], name: str, value: SSAValue, line: int) 
 def _value(
     node: Expression, block: Block, names: dict[str, SSAValue], arity: dict[str, int]
 ) -> SSAValue:
+    # translate
     match node:
         case Variable(name, line):
             if name not in names:
@@ -539,6 +547,7 @@ class _TransposeOfTranspose(RewritePattern):
 class _SimplerReshape(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: ReshapeOp, rewriter: PatternRewriter) -> None:
+        # rewrite and erase
         inner, to = op.operand.owner, op.result.type
         if op.operand.type == to:
             rewriter.replace(op, (), (op.operand,))

@@ -320,8 +320,7 @@ class ReturnOp(IRDLOperation):
 
 def toy_dialect() -> Dialect:
     """The dialect `toy`, with all its ops."""
-    # TODO(kata): the dialect of all ops, when you have written TransposeOp, ReshapeOp, AddOp, MulOp
-    # and PrintOp (about 50 lines with helpers)
+    # TODO(kata): declare the ops, verify the shapes (about 50 lines with helpers)
     raise NotImplementedError
 
 
@@ -364,8 +363,7 @@ def mlir_gen(ast: Program) -> ModuleOp:
         ValueError: a name that is undefined or defined twice, or a call with another number of
             arguments than the function has parameters; with the name and the line.
     """
-    # TODO(kata): a function for each of the program's, its statements in order (about 60 lines with
-    # helpers)
+    # TODO(kata): names and scopes, translate (about 60 lines with helpers)
     raise NotImplementedError
 
 
@@ -374,9 +372,7 @@ def mlir_gen(ast: Program) -> ModuleOp:
 
 def canonicalize(module: ModuleOp) -> None:
     """Fold pairs of transposes and chains of reshapes, and erase what nobody needs."""
-    # TODO(kata): patterns, a driver that applies them, and what is dead (about 20 lines with
-    # helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): rewrite and erase (about 20 lines with helpers)
 
 
 def infer_shapes(module: ModuleOp) -> None:
@@ -387,5 +383,4 @@ def infer_shapes(module: ModuleOp) -> None:
         ValueError: a shape stays unknown, or shapes do not fit; the message begins with the
             name of the first op of which that is so.
     """
-    # TODO(kata): in order: the type of the result, then what the verifier says (about 15 lines)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): infer the shapes (about 15 lines)
