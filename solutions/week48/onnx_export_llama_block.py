@@ -73,11 +73,13 @@ def onnx_export_llama_block(ep: ExportedProgram, opset: int) -> onnx.ModelProto:
         ValueError: an opset outside 17 to 23, a symbol without an upper bound, an operator that
             is not in the table; the message begins with `opset`, the symbol or the operator.
     """
+    # refuse
     if opset not in OPSETS:
         raise ValueError(f"opset: expected 17 to 23, found {opset}")
     for symbol, span in ep.range_constraints.items():
         if span.upper == int_oo:
             raise ValueError(f"{symbol}: expected an upper bound, found none")
+    # inputs and weights
     export = _Export(opset)
     parameters = ep.graph_signature.inputs_to_parameters | ep.graph_signature.inputs_to_buffers
     stored = {}
@@ -92,6 +94,7 @@ def onnx_export_llama_block(ep: ExportedProgram, opset: int) -> onnx.ModelProto:
                 stored[id(value)] = export.to.initializer(name, value)
             export.names[node] = stored[id(value)]
         elif node.op == "call_function":
+            # operators by table
             if node.target not in _HANDLERS:
                 raise ValueError(f"{node.target}: expected an operator of the table")
             export.names[node] = _HANDLERS[node.target](export, node, *node.args)
@@ -119,6 +122,7 @@ class _Export:
         self.names = {}
 
     def outputs(self, nodes: Iterable[fx.Node]) -> None:
+        # distinct outputs
         taken = {one.name for one in (*self.to.inputs, *self.to.stored)}
         for node in nodes:
             name = self.names[node]
@@ -129,6 +133,7 @@ class _Export:
 
     def operand(self, value: object, dtype: torch.dtype) -> str:
         """A tensor or a number, in the dtype to compute in."""
+        # promote the dtypes
         if not isinstance(value, fx.Node):
             return self.to.constant(value, dtype)
         if value.meta["val"].dtype == dtype:
@@ -141,6 +146,7 @@ class _Export:
 
     def sizes(self, sizes: list) -> str:
         """Numbers and symbols as one tensor."""
+        # sizes as tensors
         if any(isinstance(size, fx.Node) for size in sizes):
             return self.to.node("Concat", *map(self.size, sizes), axis=0)
         return self.to.constant(sizes)
@@ -213,6 +219,7 @@ def _slice(
     end: object = None,
     step: int = 1,
 ) -> str:
+    # sizes as tensors
     first = export.size(0 if start is None else start)
     last = export.size(torch.iinfo(torch.int64).max if end is None else end)
     axis, by = export.to.constant([dim]), export.to.constant([step])
@@ -243,6 +250,7 @@ def _mul(export: _Export, node: fx.Node, a: object, b: object) -> str:
 
 @_handles(aten.pow.Tensor_Scalar)
 def _pow(export: _Export, node: fx.Node, x: fx.Node, exponent: float) -> str:
+    # operators by table
     base = export.operand(x, _dtype(node))
     if _dtype(node) != torch.int64 or exponent < 2:
         return export.to.node("Pow", base, export.to.constant(exponent, _dtype(node)))

@@ -66,6 +66,6 @@ def onnx_export_llama_block(ep: ExportedProgram, opset: int) -> onnx.ModelProto:
         ValueError: an opset outside 17 to 23, a symbol without an upper bound, an operator that
             is not in the table; the message begins with `opset`, the symbol or the operator.
     """
-    # TODO(kata): refuse; then placeholders, operators by a table of your own, which is longer than
-    # this, outputs (about 50 lines with helpers)
+    # TODO(kata): refuse, inputs and weights, operators by table, sizes as tensors, promote the
+    # dtypes, distinct outputs (about 50 lines with helpers)
     raise NotImplementedError
