@@ -120,6 +120,11 @@ def test_a_kata_whose_names_agree_has_no_problems(kata):
     assert list(step_problems(kata())) == []
 
 
+def test_a_kata_names_its_steps(kata):
+    (found,) = step_problems(kata(steps=()))
+    assert found.startswith("subgoals: expected the names of 3 to 6 steps")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

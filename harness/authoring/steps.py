@@ -11,7 +11,7 @@ from harness.authoring.stub import LEAVE_OUT, Cut, walk
 from harness.base.files import read_file
 from harness.content.course import shown
 from harness.content.kata import Kata
-from harness.content.subgoals import REQUIRED, STEPS
+from harness.content.subgoals import FEWEST, MOST, STEPS
 
 UNBROKEN = "\0"  # a space within a name, at which no line is broken
 SMALL = 5  # lines of a blank that needs no name
@@ -21,11 +21,10 @@ BRIEF_WIDTH = 120  # characters of a line of the brief; a row of a table cannot 
 def step_problems(kata: Kata) -> Iterator[str]:
     """Every way in which reference, ``[stub.todo]`` and brief differ from `subgoals`."""
     if not kata.subgoals:
-        if REQUIRED:
-            yield (
-                "subgoals: expected the names of 3 to 6 steps, and a question [why], found none. "
-                "docs/contract.md says how: Subgoals"
-            )
+        yield (
+            f"subgoals: expected the names of {FEWEST} to {MOST} steps, and a question [why], "
+            "found none. docs/contract.md says how: Subgoals"
+        )
         return
     source = read_file(kata.solution).decode("utf-8", errors="replace")
     cut = Cut(source, kata.functions, kata.stub, kata.subgoals)

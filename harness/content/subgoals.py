@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from harness.base.schema import Problems, Table
 
-REQUIRED = False  # by `kata check`: True once every kata names its steps and asks why
 FEWEST, MOST, LONGEST = 3, 6, 40
 LEAST_ANSWER = 80  # characters
 RESERVED = ",:·"  # they part names from each other, and from what is said of them

@@ -110,10 +110,12 @@ def shard_dim0(t: Tensor, rank: int, world: int) -> Tensor:
     Raises:
         ValueError: t: it has no rows, being a scalar. rank: not in 0 … world - 1.
     """
+    # check
     if t.dim() == 0:
         raise ValueError("t: expected a tensor with rows, found a scalar.")
     if not 0 <= rank < world:
         raise ValueError(f"rank: expected 0 … {world - 1}, found {rank}.")
+    # cut by rows
     rows = _rows(t, world)
     return t.detach()[rank * rows : (rank + 1) * rows].clone(memory_format=torch.contiguous_format)
 
@@ -135,10 +137,12 @@ class ShardedModule(ShardHooks):
         Raises:
             ValueError: a parameter is a scalar, or a `Shard`; it is named.
         """
+        # check
         for name, param in module.named_parameters():
             if param.dim() == 0 or isinstance(param, Shard):
                 found = "a scalar" if param.dim() == 0 else "a shard"
                 raise ValueError(f"{name}: expected a parameter with rows, whole, found {found}.")
+        # cut by rows
         super().__init__(module)
         slots = named_slots(module)
         params = list(dict.fromkeys(param for _, _, param in slots))
@@ -158,9 +162,11 @@ class ShardedModule(ShardHooks):
     @torch.no_grad()
     def unshard(self) -> None:
         """Put the whole parameters in their places, with one all-gather, unless they are there."""
+        # pad and gather
         if self._whole:
             return
         gathered = self._gather().view(self._comm.world, -1)
+        # copy out
         for full, parts in zip(self._fulls, gathered.split(self._sizes, dim=1), strict=True):
             allocate_storage(full)
             # autograd must not see the write: .data has a version counter of its own
@@ -173,6 +179,7 @@ class ShardedModule(ShardHooks):
 
     def reshard(self) -> None:
         """Free the whole parameters, and put the shards in their places. Sends nothing."""
+        # free and put back
         for full in self._fulls:
             free_storage(full)
         self._place(self._shards)
@@ -181,6 +188,7 @@ class ShardedModule(ShardHooks):
     @torch.no_grad()
     def post_backward(self) -> None:
         """Add what the whole parameters have as gradients to those of the shards, and reshard."""
+        # reduce gradients
         world = self._comm.world
         found = [at for at, full in enumerate(self._fulls) if full.grad is not None]
         if found:
@@ -201,6 +209,7 @@ class ShardedModule(ShardHooks):
         self.reshard()
 
     def _gather(self) -> Tensor:
+        # pad and gather
         mine = torch.cat(
             [
                 pad(shard.flatten(), (0, size - shard.numel()))

@@ -99,10 +99,12 @@ def zigzag_shard(
     Raises:
         ValueError: x: 2 x world does not divide its size along `dim`.
     """
+    # check
     if x.shape[dim] % (2 * world):
         raise ValueError(
             f"x: expected a multiple of {2 * world} along axis {dim}, found {x.shape[dim]}."
         )
+    # cut and join
     chunks = x.chunk(2 * world, dim)
     return torch.cat([chunks[rank], chunks[-1 - rank]], dim)
 
@@ -114,9 +116,11 @@ def zigzag_unshard(shards: Sequence[Shaped[Tensor, "*part"]], dim: int) -> Shape
     Raises:
         ValueError: shards: the size of one along `dim` is odd.
     """
+    # check
     if any(one.shape[dim] % 2 for one in shards):
         sizes = [one.shape[dim] for one in shards]
         raise ValueError(f"shards: expected two equal chunks along axis {dim}, found {sizes}.")
+    # cut and join
     pairs = [one.tensor_split(2, dim) for one in shards]
     return torch.cat([first for first, _ in pairs] + [last for _, last in pairs[::-1]], dim)
 
@@ -128,8 +132,10 @@ def zigzag_positions(rows: int, rank: int, world: int) -> Int64[Tensor, " own"]:
     Raises:
         ValueError: rows: 2 x world does not divide it.
     """
+    # check
     if rows % (2 * world):
         raise ValueError(f"rows: expected a multiple of {2 * world}, found {rows}.")
+    # cut and join
     return zigzag_shard(torch.arange(rows), 0, rank, world)
 
 
@@ -152,6 +158,7 @@ def zigzag_attn(
 
     Source: Llama 3 (arXiv 2407.21783), section 3.3.2, for the chunks.
     """
+    # check
     rows, heads, kv_heads = q.shape[1], q.shape[2], k.shape[2]
     if rows % 2:
         raise ValueError(f"q: expected two chunks, an even number of rows, found {rows}.")
@@ -166,6 +173,7 @@ def zigzag_attn(
 
 def _reach(step: int, ring: RingComm, rows: int) -> tuple[slice, slice]:
     """Which rows of q meet which of the block at hand: all, or a half of one of them."""
+    # choose rows and keys
     half = rows // 2
     if step == 0:
         return slice(rows), slice(rows)
@@ -177,10 +185,12 @@ def _reach(step: int, ring: RingComm, rows: int) -> tuple[slice, slice]:
 class _ZigzagAttn(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: RingComm, scale: float) -> Tensor:
+        # post
         saved = k, v
         k, v = k.contiguous(), v.contiguous()
         for step in range(ring.world):
             arriving = ring.post(k, v) if step + 1 < ring.world else None
+            # attend and merge
             rows, keys = _reach(step, ring, q.shape[1])
             part = block_attn(q[:, rows], k[:, keys], v[:, keys], scale=scale, causal=step == 0)
             if step == 0:
@@ -196,12 +206,14 @@ class _ZigzagAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout: Tensor) -> tuple[Tensor | None, ...]:
+        # post
         q, k, v, out, lse = ctx.saved_tensors
         ring, returning = ctx.ring, None
         dq = torch.zeros_like(q, dtype=torch.float32)
         k, v = k.contiguous(), v.contiguous()
         for step in range(ring.world):
             arriving = ring.post(k, v) if step + 1 < ring.world else None
+            # carry the gradients
             rows, keys = _reach(step, ring, q.shape[1])
             dq_part, *dkv_part = block_attn_bwd(
                 dout[:, rows], q[:, rows], k[:, keys], v[:, keys], out[:, rows], lse[..., rows],
@@ -218,6 +230,7 @@ class _ZigzagAttn(torch.autograd.Function):
                 returning = ring.post(*dkv)
             if arriving is not None:
                 k, v = arriving.wait()
+        # carry the gradients
         if returning is not None:
             dkv = returning.wait()
         dk, dv = (one.to(k.dtype) for one in dkv)

@@ -109,8 +109,7 @@ def shard_dim0(t: Tensor, rank: int, world: int) -> Tensor:
     Raises:
         ValueError: t: it has no rows, being a scalar. rank: not in 0 … world - 1.
     """
-    # TODO(kata): check; the rows of torch.chunk, copied (about 8 lines with helpers)
-    raise NotImplementedError
+    raise NotImplementedError  # TODO(kata): check, cut by rows (about 8 lines with helpers)
 
 
 class ShardedModule(ShardHooks):
@@ -130,19 +129,19 @@ class ShardedModule(ShardHooks):
         Raises:
             ValueError: a parameter is a scalar, or a `Shard`; it is named.
         """
-        raise NotImplementedError  # TODO(kata): check, cut, replace (about 20 lines)
+        raise NotImplementedError  # TODO(kata): check, cut by rows (about 20 lines)
 
     @torch.no_grad()
     def unshard(self) -> None:
         """Put the whole parameters in their places, with one all-gather, unless they are there."""
-        # TODO(kata): copy in, gather, copy out (about 25 lines with helpers)
+        # TODO(kata): pad and gather, copy out (about 25 lines with helpers)
         raise NotImplementedError
 
     def reshard(self) -> None:
         """Free the whole parameters, and put the shards in their places. Sends nothing."""
-        raise NotImplementedError  # TODO(kata): free, and put the shards back (about 4 lines)
+        raise NotImplementedError  # TODO(kata): free and put back (about 4 lines)
 
     @torch.no_grad()
     def post_backward(self) -> None:
         """Add what the whole parameters have as gradients to those of the shards, and reshard."""
-        raise NotImplementedError  # TODO(kata): pad, reduce-scatter, add, reshard (about 20 lines)
+        raise NotImplementedError  # TODO(kata): reduce gradients (about 20 lines)

@@ -99,7 +99,7 @@ def zigzag_shard(
     Raises:
         ValueError: x: 2 x world does not divide its size along `dim`.
     """
-    raise NotImplementedError  # TODO(kata): check, cut, take two (about 6 lines)
+    raise NotImplementedError  # TODO(kata): check, cut and join (about 6 lines)
 
 
 def zigzag_unshard(shards: Sequence[Shaped[Tensor, "*part"]], dim: int) -> Shaped[Tensor, "*whole"]:
@@ -109,7 +109,7 @@ def zigzag_unshard(shards: Sequence[Shaped[Tensor, "*part"]], dim: int) -> Shape
     Raises:
         ValueError: shards: the size of one along `dim` is odd.
     """
-    raise NotImplementedError  # TODO(kata): check, first chunks, last chunks (about 5 lines)
+    raise NotImplementedError  # TODO(kata): check, cut and join (about 5 lines)
 
 
 def zigzag_positions(rows: int, rank: int, world: int) -> Int64[Tensor, " own"]:
@@ -119,7 +119,7 @@ def zigzag_positions(rows: int, rank: int, world: int) -> Int64[Tensor, " own"]:
     Raises:
         ValueError: rows: 2 x world does not divide it.
     """
-    raise NotImplementedError  # TODO(kata): check, the rows of zigzag_shard (3 lines)
+    raise NotImplementedError  # TODO(kata): check, cut and join (3 lines)
 
 
 def zigzag_attn(
@@ -141,6 +141,6 @@ def zigzag_attn(
 
     Source: Llama 3 (arXiv 2407.21783), section 3.3.2, for the chunks.
     """
-    # TODO(kata): check; a torch.autograd.Function: a ring forward, a ring backward (about 65 lines
-    # with helpers)
+    # TODO(kata): check, choose rows and keys, post, attend and merge, carry the gradients (about 65
+    # lines with helpers)
     raise NotImplementedError
