@@ -181,6 +181,7 @@ def test_the_order_of_the_reference_is_right_without_a_run(house, monkeypatch):
     code, output = house("--order", words(house.puzzle().right))
     assert (code, output[0]) == (0, "✓")
     assert house.notes("short_review") == []  # a hint, not a review
+    assert "review" not in output
     house()
     assert house.notes("lines_shown") == ["1", "2"]
 
@@ -209,11 +210,15 @@ def test_lines_of_a_solved_kata_are_a_review(house, monkeypatch):
     assert row["wanted"] == len(house.puzzle().right)
     assert not {"right", "order"} & row.keys()
     assert house.notes("hint_shown") == []
+    assert "Kept as a short review" in house("--lines")[1]
     order = words(house.puzzle().right)
-    assert house("--order", order)[0] == 1
+    code, output = house("--order", order)
+    assert (code, "review" in output) == (1, False)
     assert house.notes("short_review") == []  # one slip is free
-    assert house("--order", order)[0] == 0
-    house("--order", order)  # once is enough
+    code, output = house("--order", order)
+    assert (code, "kept as a short review of doubled\n" in output) == (0, True)
+    assert "doubled: counts as a review; due again " in output
+    assert "review" not in house("--order", order)[1]  # once is enough
     (review,) = map(json.loads, house.notes("short_review"))
     assert review == {"form": "lines", "passed": True, "wrong": 1}
 
@@ -223,8 +228,9 @@ def test_two_wrong_orders_are_a_review_that_failed(house, monkeypatch):
     monkeypatch.setattr("harness.cli.hint._judged", lambda *_: (False, "wrong"))
     house("--lines")
     order = words(house.puzzle().right)
-    for _ in range(3):
-        house("--order", order)
+    assert json.loads(house("--order", order, "--json")[1])["reviewed"] is None
+    assert json.loads(house("--order", order, "--json")[1])["reviewed"] is False
+    assert "review" not in house("--order", order)[1]
     (review,) = map(json.loads, house.notes("short_review"))
     assert (review["form"], review["passed"]) == ("lines", False)
 

@@ -238,6 +238,17 @@ def test_the_weeks_to_come_are_within_the_hours(kata_command, tmp_path):
     assert kata_command("plan", "--hours", "0").returncode == 2
 
 
+def test_the_plan_takes_off_what_was_done_in_the_last_seven_days(kata_command, tmp_path):
+    lived(tmp_path / "home", 20)
+    before = kata_command("plan").stdout
+    Progress(tmp_path / "home").note("short_review", "doubled", '{"passed": true}')
+    weeks = json.loads(kata_command("plan", "--json").stdout)["weeks"]
+    assert [week["hours_done"] for week in weeks] == [0.08] + 7 * [0.0]
+    after = kata_command("plan").stdout
+    assert "in the last seven days" not in before
+    assert after.count(" hours, after 0.1 in the last seven days\n") == 1
+
+
 @pytest.mark.parametrize("moment", ["tomorrow", "2026-01-31T12:00"])
 def test_a_moment_without_a_zone_is_refused(kata_command, moment):
     done = kata_command("due", KATA_NOW=moment)

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from harness.base.errors import UsageProblem
-from harness.cli import draw, screen
+from harness.cli import draw, screen, teach
 from harness.cli.house import KATA, House
 from harness.cli.screen import json_option
 from harness.content.kata import Kata
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from harness.learner.progress import Note
     from harness.practice.lines import Puzzle
 
-SLIPS = 1  # wrong orders that a review may have and still count as passed
+SLIPS = 1  # wrong orders that a review may have and still be passed
+REVIEW = "short_review"  # kind of the note that keeps one
 
 
 @click.command()
@@ -95,6 +96,8 @@ def _show_lines(house: House, kata: Kata, *, as_json: bool, ask: bool) -> bool:
         return True
     for line in _drawn(puzzle):
         click.echo(line)
+    if _is_review(house, kata, since if not fresh else ()):
+        click.echo("Kept as a short review: passed if your first or your second order is right.")
     if ask and sys.stdin.isatty() and sys.stdout.isatty():
         order = click.prompt(f"{len(puzzle.right)} numbers in order, or nothing", default="",
                              show_default=False)  # fmt: skip
@@ -137,15 +140,25 @@ def _answer(house: House, kata: Kata, order: str, *, as_json: bool) -> None:
     house.progress.note("lines_ordered", kata.name, "right" if right else "wrong")
     wrong = sum(one.kind == "lines_ordered" and one.detail == "wrong" for one in since)
     wrong += not right
-    told = any(one.kind == "short_review" for one in since)
-    if _is_solved(house, kata) and not told and (right or wrong > SLIPS):
-        row = {"form": "lines", "passed": right and wrong <= SLIPS, "wrong": wrong}
-        house.progress.note("short_review", kata.name, json.dumps(row))
+    ends = _is_review(house, kata, since) and (right or wrong > SLIPS)
+    passed, before = right and wrong <= SLIPS, house.standing(kata)
+    if ends:
+        row = {"form": "lines", "passed": passed, "wrong": wrong}
+        house.progress.note(REVIEW, kata.name, json.dumps(row))
     if as_json:
-        screen.as_json({"kata": kata.name, "order": numbers, "right": right, "message": words})
-    else:
-        click.echo(screen.folded(f"{'✓' if right else '✗'} {words}"))
+        said = {"order": numbers, "right": right, "message": words}
+        screen.as_json({"kata": kata.name, **said, "reviewed": passed if ends else None})
+        sys.exit(0 if right else 1)
+    click.echo(screen.folded(f"{'✓' if right else '✗'} {words}"))
+    if ends:
+        click.echo(f"kept as a short review of {kata.name}{'' if passed else ' (not passed)'}")
+        click.echo(teach.answered(before, house.standing(kata), house.now()))
     sys.exit(0 if right else 1)
+
+
+def _is_review(house: House, kata: Kata, since: "Sequence[Note]") -> bool:
+    """Whether the lines that were shown are a review that has not ended yet."""
+    return _is_solved(house, kata) and all(one.kind != REVIEW for one in since)
 
 
 def _judged(

@@ -10,7 +10,7 @@ import click
 from harness.cli import screen
 from harness.cli.house import House
 from harness.cli.screen import folded, json_option
-from harness.learner.advice import BUDGET, MOST_HOURS, RETENTIONS
+from harness.learner.advice import BUDGET, MOST_HOURS, RETENTIONS, spent_of
 from harness.learner.mastery import memory_of
 from harness.learner.schedule import HOURS, NEW_SHARE, WEEKS, Form, PlannedWeek, Task
 from harness.learner.schedule import plan as plan_weeks
@@ -38,7 +38,8 @@ def plan(
     """
     The weeks to come: what is new, what comes back, hours.
 
-    It is what becomes of the advice of `kata next` if every review is passed.
+    It is what becomes of the advice of `kata next` if every review is passed. What you did in the
+    last seven days is off the hours of the first week.
     """
     said = {
         name: value
@@ -48,15 +49,17 @@ def plan(
     if said:
         house.progress.note(BUDGET, "", json.dumps(said))
     budget, known, katas = house.budget(), house.standings(), house.curriculum.katas
+    now = house.now()
     found = plan_weeks(
         katas,
         memory_of(katas, known, budget.retention),
-        house.now(),
+        now,
         hours=budget.hours,
         weeks=weeks,
         owned=[name for name, one in known.items() if one.level.owned],
         passed_over=house.placed_out(),
         under_way=[name for name, one in known.items() if one.open],
+        spent=spent_of(katas, known, now),
     )
     if as_json:
         screen.as_json({**asdict(budget), "weeks": [_row(one) for one in found]})
@@ -70,6 +73,7 @@ def _row(week: PlannedWeek) -> dict[str, Any]:
         "begins": str(week.begins.date()),
         "hours_new": round(week.hours_new, 2),
         "hours_back": round(week.hours_back, 2),
+        "hours_done": round(week.done.minutes / 60, 2),
         "waiting": week.waiting,
         "new": [_task(one) for one in week.new],
         "back": [_task(one) for one in week.back],
@@ -92,8 +96,10 @@ def _print(weeks: Sequence[PlannedWeek], hours: float, *, chosen: bool) -> None:
     if not chosen:
         click.echo("Another number of hours, from now on: kata plan --hours H")
     for week in weeks:
-        done = week.hours_new + week.hours_back
-        click.echo(f"\nfrom {week.begins.date()}: {done:.1f} hours")
+        ahead = week.hours_new + week.hours_back
+        done = week.done.minutes / 60
+        beside = f", after {done:.1f} in the last seven days" if done else ""
+        click.echo(f"\nfrom {week.begins.date()}: {ahead:.1f} hours{beside}")
         if week.new:
             click.echo(_line("new", week.hours_new, week.new))
         for form, words in ((Form.SHORT, "five minutes"), (Form.WHOLE, "from blank")):

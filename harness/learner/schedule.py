@@ -66,6 +66,11 @@ class Spent:
     new: float = 0.0
     reviews: float = 0.0
 
+    @property
+    def minutes(self) -> float:
+        """Of both."""
+        return self.new + self.reviews
+
     def after(self, task: Task) -> float:
         """Minutes of a week in which its kind, after a task, would have had its share."""
         done = self.plus(task)
@@ -202,12 +207,14 @@ class PlannedWeek:
         begins: The start of its first day.
         new, back: What is new, and what comes back.
         waiting: Reviews that are due by its end, and have no room in it.
+        done: What counts as done already, and is off its hours.
     """
 
     begins: datetime
     new: tuple[Task, ...]
     back: tuple[Task, ...]
     waiting: int
+    done: Spent = NOTHING
 
     @property
     def hours_new(self) -> float:
@@ -230,11 +237,13 @@ def plan(
     owned: Collection[str] = (),
     passed_over: Collection[str] = (),
     under_way: Collection[str] = (),
+    spent: Spent = NOTHING,
 ) -> list[PlannedWeek]:
     """
     The weeks from `now` on, none of them longer than `hours`, were every review passed.
 
-    What is new may go on from one day to another, and is named in each week that it takes.
+    The first is shorter by what was done in the last seven days. What is new may go on from one
+    day to another, and is named in each week that it takes.
 
     Args:
         katas: All of them.
@@ -245,9 +254,12 @@ def plan(
         owned: Katas that were solved.
         passed_over: Katas that the learner has tested out of.
         under_way: Those that were begun, which come before the rest.
+        spent: What was done in the last seven days.
     """
     ahead = _Ahead(katas, memory.copy(), hours, set(owned), passed_over, under_way)
-    return [ahead.week(now + number * WEEK) for number in range(weeks)]
+    return [
+        ahead.week(now + number * WEEK, NOTHING if number else spent) for number in range(weeks)
+    ]
 
 
 @dataclass(slots=True)
@@ -263,10 +275,10 @@ class _Ahead:
     begun: Kata | None = None
     left_min: float = 0.0  # of what was begun
 
-    def week(self, begins: datetime) -> PlannedWeek:
+    def week(self, begins: datetime, done: Spent) -> PlannedWeek:
         new: dict[str, float] = {}
         back: list[Task] = []
-        spent, left = NOTHING, self.hours * 60
+        spent, left = done, max(0.0, self.hours * 60 - done.minutes)
         for day in range(7):
             at = begins + timedelta(days=day)
             today = left / (7 - day)
@@ -284,6 +296,7 @@ class _Ahead:
             new=tuple(Task(kata=name, form=Form.NEW, minutes=took) for name, took in new.items()),
             back=tuple(back),
             waiting=len(due_reviews(self.memory, self.katas, begins + WEEK - timedelta(days=1))),
+            done=done,
         )
 
     def _next(self, at: datetime, spent: Spent, today: float, left: float) -> Task | None:

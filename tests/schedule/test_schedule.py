@@ -8,6 +8,7 @@ from fsrs import Rating
 from harness.learner.memory import Memory, credits
 from harness.learner.schedule import (
     NOTHING,
+    SHORT_MIN,
     Form,
     Spent,
     Task,
@@ -139,6 +140,24 @@ def test_no_week_is_longer_than_the_hours_and_what_is_overdue_is_spread(half_way
         assert week.hours_new >= 0.6 * hours - 0.01
         assert week.hours_back > 0
     assert weeks[-1].waiting < weeks[0].waiting
+
+
+@pytest.mark.parametrize(
+    ("spent", "left"),
+    [
+        (Spent(new=150, reviews=30), 7.0),
+        (Spent(new=660), 0.0),
+        (Spent(reviews=240), 6.0),
+    ],
+    ids=["both kinds", "more than the week", "reviews alone"],
+)
+def test_what_was_done_in_the_last_seven_days_is_off_the_first_week(half_way, spent, left):
+    found, owned = half_way
+    first, second = plan(entries(), found, day(120), owned=owned, weeks=2, spent=spent)
+    assert first.hours_new + first.hours_back == pytest.approx(left, abs=0.01)
+    assert first.hours_back * 60 + spent.reviews <= 240 + SHORT_MIN  # of ten hours four
+    assert second.hours_new + second.hours_back == pytest.approx(10.0, abs=0.01)
+    assert (first.done, second.done) == (spent, NOTHING)
 
 
 def test_what_is_new_is_there_once_and_after_what_it_requires(half_way):
