@@ -14,7 +14,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-HEAD_SIZES = (16, 32, 64, 128)
+HEAD_SIZES = (16, 32, 64, 80, 96, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LOG2E = math.log2(math.e)
 LN2 = tl.constexpr(math.log(2.0))
@@ -38,22 +38,30 @@ DESCRIPTOR = Config(m=128, n=64)
 
 
 @triton.jit
-def _load_tile(x, b, h, start, size, strides, BLOCK: tl.constexpr, D: tl.constexpr):
-    """Rows start .. start + BLOCK of x[b, h], zero past `size`; no strides: `x` is a descriptor."""
+def _load_tile(
+    x, b, h, start, size, strides, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """
+    Rows start .. start + BLOCK of x[b, h]; no strides: `x` is a descriptor.
+
+    Rows from `size` on and columns from D on are zero.
+    """
     if strides is None:
-        tile = x.load([b, h, start, 0]).reshape(BLOCK, D)
+        tile = x.load([b, h, start, 0]).reshape(BLOCK, BLOCK_D)
     else:
         rows = (start + tl.arange(0, BLOCK))[:, None]
+        cols = tl.arange(0, BLOCK_D)[None, :]
         head = x + b.to(tl.int64) * strides[0] + h.to(tl.int64) * strides[1]
-        ptrs = head + rows.to(tl.int64) * strides[2] + tl.arange(0, D)[None, :] * strides[3]
-        tile = tl.load(ptrs, mask=rows < size, other=0.0)
+        ptrs = head + rows.to(tl.int64) * strides[2] + cols * strides[3]
+        tile = tl.load(ptrs, mask=(rows < size) & (cols < D), other=0.0)
     return tile
 
 
 @triton.jit
 def _flash_attn_fwd_kernel(
     q, k, v, o_ptr, lse_ptr, q_strides, k_strides, v_strides, Hq, Hkv, Sq, Sk, scale,
-    CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     # TODO(kata): keys the tile sees, scores of the tile, rescale the old sums, normalise and store
     # (about 40 lines)
@@ -75,7 +83,7 @@ def flash_attn_fwd(
     sees keys up to i + sk - sq. A query that sees no key gets o = 0 and lse = -inf.
 
     Args:
-        q: Queries; d is 16, 32, 64 or 128.
+        q: Queries; d is 16, 32, 64, 80, 96 or 128.
         k: Keys.
         v: Values.
         causal: Hide later keys.
@@ -105,15 +113,16 @@ def _launch(q, k, v, o, lse, causal, sm_scale, config: Config | None = None) -> 
             config = FP32
         else:
             config = DESCRIPTOR if by_descriptor else POINTER
+    BLOCK_D = triton.next_power_of_2(D)
     tiles, strides = [q, k, v], [q.stride(), k.stride(), v.stride()]
     if by_descriptor:
-        blocks = ([1, 1, size, D] for size in (config.m, config.n, config.n))
+        blocks = ([1, 1, size, BLOCK_D] for size in (config.m, config.n, config.n))
         tiles = [TensorDescriptor.from_tensor(*x) for x in zip(tiles, blocks, strict=True)]
         strides = [None] * 3
     grid = (B * Hq * triton.cdiv(Sq, config.m),)
     _flash_attn_fwd_kernel[grid](
         *tiles, o, lse, *strides, Hq, Hkv, Sq, Sk, sm_scale * LOG2E,
-        CAUSAL=causal, D=D, BLOCK_M=config.m, BLOCK_N=config.n,
+        CAUSAL=causal, D=D, BLOCK_M=config.m, BLOCK_N=config.n, BLOCK_D=BLOCK_D,
         num_warps=config.warps, num_stages=config.stages, maxnreg=config.maxnreg,
     )  # fmt: skip
 

@@ -167,11 +167,15 @@ def test_bfloat16_on_the_cpu_is_refused(kata):
 
 
 @pytest.mark.parametrize(
-    ("target", "instruction", "dtype"),
-    [("sm_90", "wgmma.mma_async", "float16"), ("sm_80", "mma.sync", "bfloat16")],
+    ("target", "instruction", "dtype", "d"),
+    [
+        ("sm_90", "wgmma.mma_async", "float16", 128),
+        ("sm_90", "wgmma.mma_async", "float16", 96),
+        ("sm_80", "mma.sync", "bfloat16", 128),
+    ],
 )
-def test_products_run_on_tensor_cores(kata, compiled, target, instruction, dtype):
-    kernels = compiled(target=target, **{**SPEED_CASE, "dtype": dtype})
+def test_products_run_on_tensor_cores(kata, compiled, target, instruction, dtype, d):
+    kernels = compiled(target=target, **{**SPEED_CASE, "dtype": dtype, "d": d})
     assert kernels, "no kernel was launched"
     assert all(kernel.has(instruction) for kernel in kernels)
 
