@@ -433,6 +433,19 @@ def test_a_failing_reference_is_told(check, mini):
             f"{DOUBLED}/README.md:5: expected at most 120 characters, found 125. Wrap the line.",
         ),
         (
+            f"{DOUBLED}/README.md",
+            "| `doubled(x)` |",
+            "| `doubles(x)` |",
+            "expected functions, classes and methods of the stub, found 'doubles'",
+        ),
+        (
+            "solutions/week01/doubled.py",
+            "\n\ndef doubled",
+            '\nONE = """\n__device__ int f() {\n    # one\n    return 1;\n}\n"""\n\n\ndef doubled',
+            "doubled.py:9: expected a comment in CUDA C++ to begin with //, found #. Mend it, "
+            "then: kata stub doubled --write",
+        ),
+        (
             "tests/wrong/week01/doubled/edits.toml",
             "y.clone()",
             "y.clone()  # TODO(author)",

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.authoring.brief import brief_problems, brief_with_steps, steps_line
+from harness.authoring.cuda_stub import stray_hashes
 from harness.authoring.half import half_stub
-from harness.authoring.steps import brief_with_steps, step_problems, steps_line
+from harness.authoring.steps import step_problems
 from harness.authoring.stub import stub_of
 from harness.base.schema import Problems
 from harness.content.kata import StubMarks
@@ -86,6 +88,27 @@ def _spare(x):
 MARKS = StubMarks(todo={"SOURCE": "", "whole": "store"}, leave_out=("math",))
 STEPS = ("load", "fold", "store")
 HINTS = ("load: a", "b", "c")
+LISTED = """## To write
+
+| | |
+|---|---|
+| `asked(x)` | by `_kernel`, of a block |
+| `whole(x)` | all |
+| kernel `scale(x, y, n)` in `SOURCE` | x, scaled |
+"""
+BRIEF = f"""# A
+
+Text.
+
+{LISTED}
+Steps: load · fold · store
+
+It is given a number.
+
+## How it is judged
+
+By tests.
+"""
 
 
 @pytest.fixture
@@ -101,8 +124,7 @@ def kata(tmp_path):
             functions=("asked", "whole"), stub=marks, hints=hints,
         )  # fmt: skip
         solution.write_text(reference)
-        brief = f"# A\n\n{steps_line(found)}\n" if brief is None else brief
-        (folder / "README.md").write_text(brief)
+        (folder / "README.md").write_text(BRIEF if brief is None else brief)
         return found
 
     return made
@@ -174,15 +196,57 @@ def test_a_hint_begins_with_a_step(kata, hints, said):
 
 
 def test_the_brief_names_the_steps_and_is_mended(kata):
-    brief = "# A\n\nText.\n\nSteps: load ·\nfold\n\n## How it is judged\n\nBy tests.\n"
-    found = kata(brief=brief)
-    (problem,) = step_problems(found)
-    assert "'Steps: load · fold · store'" in problem
-    mended = brief_with_steps(found, brief)
-    assert mended == brief.replace("Steps: load ·\nfold", "Steps: load · fold · store")
-    without = brief.replace("Steps: load ·\nfold\n\n", "")
-    assert brief_with_steps(found, without) == mended
-    assert brief_with_steps(found, mended) == mended
+    line = "Steps: load · fold · store\n\n"
+    misnamed, without = BRIEF.replace("load · fold", "load ·\nfolds"), BRIEF.replace(line, "")
+    for brief in (misnamed, without, without.replace("## How", f"{line}## How")):
+        found = kata(brief=brief)
+        (problem,) = brief_problems(found)
+        assert "'Steps: load · fold · store' behind the table" in problem
+        assert brief_with_steps(found, brief) == BRIEF
+    assert list(brief_problems(kata())) == []
+    assert brief_with_steps(found, "# A\n\nText.\n") == f"# A\n\nText.\n\n{line.strip()}\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("| `whole(x)` | all |\n", "", "expected 'whole', which the stub leaves blank"),
+        ("by `_kernel`", "by a kernel", "expected '_kernel', which the stub leaves blank"),
+        ("kernel `scale(x, y, n)` in ", "in ", "expected 'scale', which the stub leaves blank"),
+        ("`whole(x)`", "`whole(x)`, `_total(x)`", "of the stub, found '_total'"),
+        ("| `whole", "| `with Pool(x):` | no |\n| `whole", "of the stub, found 'Pool'"),
+        ("| | |", "| name | |", "below it a table of what is to be written that begins ['| | |'"),
+        ("## To write\n", "## To write\n\nThese:\n", "expected '## To write', and below it"),
+        ("It is", "It is " + "long " * 25, "expected at most 120 characters, found 1"),
+    ],
+    ids=["function", "kernel", "in CUDA", "not in the stub", "class", "header", "words", "long"],
+)
+def test_the_brief_lists_what_the_stub_leaves_blank(kata, old, new, said):
+    assert BRIEF.count(old) == 1
+    problems = list(brief_problems(kata(brief=BRIEF.replace(old, new))))
+    assert any(said in one for one in problems)
+
+
+def test_a_class_stands_for_its_special_methods_in_the_brief(kata):
+    pool = "\n\nclass Pool:\n    def __init__(self):\n        self.n = 1\n\n    def size(self):\n"
+    reference = f"{REFERENCE}{pool}        return self.n\n"
+    found = kata(
+        reference, brief=BRIEF.replace("| `whole", "| `Pool()` | with `.size()` |\n| `whole")
+    )
+    found.functions += ("Pool",)
+    assert list(brief_problems(found)) == []
+    (found.folder / "README.md").write_text(BRIEF.replace("| `whole", "| `.size()` | |\n| `whole"))
+    assert ["expected 'Pool'" in one for one in brief_problems(found)] == [True]
+
+
+def test_a_comment_in_cuda_is_no_hash():
+    assert stray_hashes(REFERENCE) == []
+    directives = 'A = r"""\n#include <mma.h>\n  #  pragma unroll\n__device__ int f();\n"""\n'
+    assert stray_hashes(directives) == []
+    assert stray_hashes(f'{directives}# no\nB = f"""__global__\n    # load {{1}}\n"""\n') == []
+    found = stray_hashes(f'{directives}# no\nB = f"""__global__ {{1}}\n    # load\n"""\n')
+    assert found == [8]
+    assert stray_hashes('"""\n# heading\n"""\n') == []
 
 
 def test_no_name_is_broken_over_two_lines(kata):

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from harness.authoring.steps import BRIEF_WIDTH, step_problems
+from harness.authoring.brief import brief_problems
+from harness.authoring.cuda_stub import stray_hashes
+from harness.authoring.steps import step_problems
 from harness.authoring.stub import cut_stub
 from harness.base.errors import HarnessError, nearest
 from harness.content.course import shown
@@ -28,7 +30,6 @@ def contract_problems(kata: Kata, cache: Path) -> list[str]:
     return [
         *_metadata_problems(kata),
         *_author_problems(kata),
-        *_brief_problems(kata),
         *_stub_problems(kata),
         *_wrong_problems(kata, cache),
     ]
@@ -88,17 +89,6 @@ def _author_problems(kata: Kata) -> Iterator[str]:
                     yield f"{shown(path, kata.root)}:{number}: TODO(author) is left"
 
 
-def _brief_problems(kata: Kata) -> Iterator[str]:
-    """Lines of the brief that are too long for a terminal."""
-    brief = kata.folder / "README.md"
-    for number, line in enumerate(brief.read_text(encoding="utf-8").splitlines(), start=1):
-        if len(line) > BRIEF_WIDTH and not line.startswith("|"):
-            yield (
-                f"{shown(brief, kata.root)}:{number}: expected at most {BRIEF_WIDTH} "
-                f"characters, found {len(line)}. Wrap the line."
-            )
-
-
 def _stub_problems(kata: Kata) -> Iterator[str]:
     """The stub is what is cut out of the reference, so that neither is written twice."""
     reference = f"the reference, {shown(kata.solution, kata.root)}"
@@ -107,7 +97,14 @@ def _stub_problems(kata: Kata) -> Iterator[str]:
     except HarnessError as error:
         yield error.message
         return
+    yield from brief_problems(kata)
     yield from step_problems(kata)
+    for number in stray_hashes(kata.solution.read_text(encoding="utf-8")):
+        yield (
+            f"{shown(kata.solution, kata.root)}:{number}: expected a comment in CUDA C++ to begin "
+            "with //, found #. Mend it, then: "
+            f"kata stub {kata.name} --write"
+        )
     defined = {getattr(node, "name", "") for node in ast.parse(cut).body}
     for name in kata.functions:
         if name not in defined:

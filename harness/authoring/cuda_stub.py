@@ -1,11 +1,16 @@
 """The stub of a source in CUDA C++: kernels keep their signatures, their bodies go."""
 
+import ast
 import re
 from collections.abc import Sequence
 
 from harness.content.subgoals import marked_lines
 
 KERNEL = re.compile(r"__global__[^{;]*\{")
+IN_CUDA = re.compile(r"\b__(?:global|device)__\b")
+STRAY = re.compile(
+    r"\s*#(?!\s*(?:define|undef|include|if|ifdef|ifndef|elif|else|endif|pragma|error|line)\b)"
+)
 
 
 def blank_kernels(source: str, todo: str = "", subgoals: Sequence[str] = ()) -> str:
@@ -27,6 +32,41 @@ def blank_kernels(source: str, todo: str = "", subgoals: Sequence[str] = ()) -> 
         words = " ".join(filter(None, ["TODO(kata):", steps or todo, f"(about {len(code)} lines)"]))
         found += f"\n    // {words}\n"
     return found + source[end:]
+
+
+def kernel_names(source: str) -> list[str]:
+    """What the kernels in `source` are called."""
+    heads = (match[0] for match in KERNEL.finditer(source))
+    return [name for head in heads if (name := _name_of(head))]
+
+
+def _name_of(head: str) -> str:
+    """The name in front of the parameters: the first that is no attribute such as bounds."""
+    names = (name for name in re.findall(r"(\w+)\s*\(", head) if not name.startswith("__"))
+    return next(names, "")
+
+
+def stray_hashes(source: str) -> list[int]:
+    """Numbers of lines in CUDA C++, within `source` in Python, that a # begins, no directive."""
+    found: set[int] = set()
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.JoinedStr | ast.Constant):
+            continue
+        text = _text_of(node)
+        if IN_CUDA.search(text) is None:
+            continue
+        stray = {line.strip() for line in text.splitlines() if STRAY.match(line)}
+        numbers = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        found |= {number for number in numbers if lines[number - 1].strip() in stray}
+    return sorted(found)
+
+
+def _text_of(node: ast.JoinedStr | ast.Constant) -> str:
+    """The text of a string or an f-string, without what is filled in; "" for other constants."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    constants = (one.value for one in parts if isinstance(one, ast.Constant))
+    return "".join(one for one in constants if isinstance(one, str))
 
 
 def closing_brace(source: str, start: int) -> int:

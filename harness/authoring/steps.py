@@ -1,8 +1,7 @@
-"""Whether a kata's steps bear the same names everywhere, and the line of the brief with them."""
+"""Whether a kata's steps bear the same names in its reference, hints and `[stub.todo]`."""
 
 import ast
 import difflib
-import textwrap
 from collections.abc import Iterator
 
 from harness.authoring.half import halved
@@ -11,15 +10,13 @@ from harness.authoring.stub import LEAVE_OUT, Cut, walk
 from harness.base.files import read_file
 from harness.content.course import shown
 from harness.content.kata import Kata
-from harness.content.subgoals import FEWEST, MOST, STEPS
+from harness.content.subgoals import FEWEST, MOST
 
-UNBROKEN = "\0"  # a space within a name, at which no line is broken
 SMALL = 5  # lines of a blank that needs no name
-BRIEF_WIDTH = 120  # characters of a line of the brief; a row of a table cannot be wrapped
 
 
 def step_problems(kata: Kata) -> Iterator[str]:
-    """Every way in which reference, ``[stub.todo]`` and brief differ from `subgoals`."""
+    """Every way in which reference, hints and ``[stub.todo]`` differ from `subgoals`."""
     if not kata.subgoals:
         yield (
             f"subgoals: expected the names of {FEWEST} to {MOST} steps, and a question [why], "
@@ -61,7 +58,6 @@ def step_problems(kata: Kata) -> Iterator[str]:
             f"name steps; it is seen by: kata start {kata.name} --level half"
         )
     yield from _hint_problems(kata)
-    yield from _brief_problems(kata)
 
 
 def _misplaced(cut: Cut, file: str) -> Iterator[str]:
@@ -103,35 +99,4 @@ def _hint_problems(kata: Kata) -> Iterator[str]:
             "hints: expected one at least that begins with the step it is about, as in "
             f"'{kata.subgoals[0]}: …', found none. Begin each with its step, or with none if it is "
             "about the whole."
-        )
-
-
-def steps_line(kata: Kata) -> str:
-    """The paragraph of the brief that names the steps, in their order."""
-    names = [name.replace(" ", UNBROKEN) for name in kata.subgoals]
-    line = textwrap.fill(STEPS + " · ".join(names), BRIEF_WIDTH, break_on_hyphens=False)
-    return line.replace(UNBROKEN, " ")
-
-
-def brief_with_steps(kata: Kata, brief: str) -> str:
-    """
-    `brief` with the paragraph that names the steps: in place of the one there, or before the
-    section on how the kata is judged, or at the end.
-    """
-    paragraphs = brief.strip("\n").split("\n\n")
-    at = next((at for at, one in enumerate(paragraphs) if one.startswith(STEPS)), None)
-    if at is not None:
-        paragraphs[at] = steps_line(kata)
-        return "\n\n".join(paragraphs) + "\n"
-    judged = [at for at, one in enumerate(paragraphs) if one.startswith("## ") and "judged" in one]
-    paragraphs.insert(judged[0] if judged else len(paragraphs), steps_line(kata))
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def _brief_problems(kata: Kata) -> Iterator[str]:
-    brief = kata.folder / "README.md"
-    if f"\n\n{steps_line(kata)}\n" not in brief.read_text(encoding="utf-8"):
-        yield (
-            f"{shown(brief, kata.root)}: expected a paragraph {steps_line(kata)!r}, found none. "
-            f"Write it: kata stub {kata.name} --write"
         )

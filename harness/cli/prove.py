@@ -64,7 +64,7 @@ def stub(house: House, kata: Kata, write: bool) -> None:
     `[stub]` there says what else is, in which words, and what is given. A copy of the file that
     stood there is kept: `kata stash`. With --write the brief gets the line that names the steps.
     """
-    from harness.authoring.steps import brief_with_steps
+    from harness.authoring.brief import brief_with_steps
     from harness.authoring.stub import cut_stub
 
     text = cut_stub(kata)

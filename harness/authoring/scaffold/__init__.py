@@ -16,9 +16,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.authoring.brief import brief_with_steps
 from harness.authoring.entry import Entry
 from harness.authoring.scaffold.likeness import Likeness
-from harness.authoring.steps import brief_with_steps
 from harness.authoring.stub import WIDTH, cut_stub
 from harness.base.errors import UsageProblem
 from harness.base.files import make_folder, write_atomically
