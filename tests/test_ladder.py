@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.cli import teach
 from harness.content.kata import SpeedThreshold, load_kata
-from harness.reports.ladder import approach_words, baselines, climb, naive_words, timed_elsewhere
+from harness.reports.ladder import approaches_of, baselines, climb, naive_words, timed_elsewhere
 
 CASE = {"n": 1000}
 
@@ -121,7 +122,9 @@ def test_a_naive_version_that_nothing_measured_stays_and_says_why(mini, tmp_path
     assert naive_words(kata, tmp_path) == ""
 
 
-def test_an_approach_stands_beside_the_reference_and_says_what_it_is(kata, tmp_path, monkeypatch):
+def test_an_approach_stands_beside_the_reference_and_says_what_it_is(
+    kata, tmp_path, monkeypatch, capsys
+):
     (kata.wrong / "approaches.toml").write_text(
         '[adds]\nwhy = "a sum\\nof two"\nfind = "torch.mul(x, 2, out=y)"\n'
         'replace = "torch.add(x, x, out=y)"\n'
@@ -131,4 +134,21 @@ def test_an_approach_stands_beside_the_reference_and_says_what_it_is(kata, tmp_p
     )
     names = [one.name for one in climb(kata, "cpu", tmp_path, yours=True)]
     assert names == ["yours", "solution", "adds"]
-    assert approach_words(kata, tmp_path) == {"adds": "a sum of two."}
+    (adds,) = approaches_of(kata, tmp_path, [])
+    assert (adds.name, adds.why, adds.measured) == ("adds", "a sum of two.", {})
+    teach.approach(adds)
+    assert capsys.readouterr().out == "adds: a sum of two.\n    not measured\n"
+    results = [
+        on_a_device("h200", "2026-02-01T00:00:00+00:00", *FOUND),
+        on_a_device("a100", "2026-01-01T00:00:00+00:00", measured(LIGHT, 0.3, 90))
+        | {"impl": "approach:adds"},
+        on_a_device(
+            "h200", "2026-03-01T00:00:00+00:00", measured(LIGHT, 0.7, 90), measured(NAIVE, 2.0, 1)
+        )
+        | {"impl": "approach:adds"},
+        on_a_device("h200", "2026-04-01T00:00:00+00:00", measured(LIGHT, 0.91, 90)),
+    ]
+    teach.approach(approaches_of(kata, tmp_path, results)[0])
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "    measured on h200: roofline 0.7 (the reference 0.91), vs naive 2 (the reference 3)"
+    )

@@ -332,3 +332,5 @@ def test_what_lies_on_either_side_of_a_limit_is_that_of_one_device(timed, katas)
     )
     assert measured.reached_on(found, kata, "t4") == ("", {})
     assert measured.reached_on([], kata) == ("", {})
+    other = results(0.5, date="2026-03-01") | {"impl": "approach:other"}  # no naive version
+    assert measured.reached_on([*found, other], kata) == ("h200_sxm", both)

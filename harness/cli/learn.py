@@ -139,7 +139,7 @@ def explain(house: House, kata: Kata, anyway: bool, said: str | None, as_json: b
     A kata that asks for a reason asks you first, in a terminal, and then gives its own answer.
     """
     from harness.learner.predict import worksheet
-    from harness.reports.ladder import approach_words, climb, naive_words, timed_elsewhere
+    from harness.reports.ladder import approaches_of, climb, naive_words, timed_elsewhere
     from harness.reports.measured import kept_results
 
     standing = house.standing(kata)
@@ -154,6 +154,8 @@ def explain(house: House, kata: Kata, anyway: bool, said: str | None, as_json: b
     if kata.solution.is_file():
         house.progress.note("solution_seen", kata.name, "explain")
     device = "cuda" if device_present() else "cpu"
+    kept = kept_results(house.root)
+    others = approaches_of(kata, house.home / "cache", kept)
     if as_json:
         sheet = None
         if any(one.kind == "roofline" for one in kata.speed):
@@ -166,7 +168,7 @@ def explain(house: House, kata: Kata, anyway: bool, said: str | None, as_json: b
                 "device": device,
                 "ladder": [asdict(rung) for rung in rungs],
                 "naive": naive_words(kata, house.home / "cache"),
-                "approaches": approach_words(kata, house.home / "cache"),
+                "approaches": [asdict(one) for one in others],
                 "why": why.as_row(kata, said),
             }
         )
@@ -182,9 +184,9 @@ def explain(house: House, kata: Kata, anyway: bool, said: str | None, as_json: b
     teach.ladder(rungs, device)
     if naive := naive_words(kata, house.home / "cache"):
         click.echo(folded(f"naive: {naive}"))
-    for name, words in approach_words(kata, house.home / "cache").items():
-        click.echo(folded(f"{name}: {words}"))
-    if device == "cpu" and (line := timed_elsewhere(kata, kept_results(house.root))):
+    for one in others:
+        teach.approach(one)
+    if device == "cpu" and (line := timed_elsewhere(kata, kept)):
         click.echo(line)
     why.answered(kata, said)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.learner.mastery import Standing
     from harness.learner.predict import Score, Sheet, TrackRecord
     from harness.learner.rounds import Round
-    from harness.reports.ladder import Rung
+    from harness.reports.ladder import Approach, Rung
 
 
 def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
@@ -189,6 +189,20 @@ def ladder(rungs: "Sequence[Rung]", device: str) -> None:
             cells.append("-" if value is None else f"[{colour}]{_figure(value)}[/]")
         table.add_row(name, *cells)
     console().print(table)
+
+
+def approach(one: "Approach") -> None:
+    """What another way says of itself, and what a device has measured of it."""
+    click.echo(folded(f"{one.name}: {one.why}"))
+    if not one.measured:
+        click.echo("    not measured")
+        return
+    reached = []
+    for name, value in one.measured.items():
+        beside = one.reference.get(name)
+        known = "" if beside is None else f" (the reference {_figure(beside)})"
+        reached.append(f"{name} {_figure(value)}{known}")
+    click.echo(folded(f"    measured on {one.profile}: {', '.join(reached)}", 4))
 
 
 def _figure(value: float) -> str:

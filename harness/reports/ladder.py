@@ -67,10 +67,57 @@ def climb(kata: Kata, device: str, cache: Path, *, yours: bool) -> list[Rung]:
     ]
 
 
-def approach_words(kata: Kata, cache: Path) -> dict[str, str]:
-    """The approaches beside the reference, by name, and what each says of itself."""
-    found = approaches(kata, cache) if kata.solution.is_file() else ()
-    return {one.label.removeprefix(APPROACH): _said(one.path, ANOTHER_WAY) for one in found}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approach:
+    """
+    Another way than the reference's.
+
+    Attributes:
+        name: Its rung's.
+        why: What it says of itself.
+        profile: The device that timed it last; "" for none.
+        measured: What it reached there, by threshold.
+        reference: What the reference reached there, as far as it was timed.
+    """
+
+    name: str
+    why: str
+    profile: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
+    reference: dict[str, float] = field(default_factory=dict)
+
+
+def approaches_of(kata: Kata, cache: Path, results: Sequence[dict[str, Any]]) -> list[Approach]:
+    """
+    The approaches beside the reference; none in a course that a teacher released.
+
+    Args:
+        kata: Whose.
+        cache: For those that are written as edits of the reference.
+        results: Of implementations on real devices, oldest first.
+    """
+    timed = [row for row in rows(results, {}) if row["kata"] == kata.id]
+    found = []
+    for one in approaches(kata, cache) if kata.solution.is_file() else ():
+        profile = next((row["profile"] for row in timed[::-1] if row["impl"] == one.label), "")
+        reached = {
+            impl: {
+                row["threshold"]: row["value"]
+                for row in timed
+                if (row["impl"], row["profile"]) == (impl, profile)
+            }
+            for impl in (one.label, "solution")
+        }
+        found.append(
+            Approach(
+                name=one.label.removeprefix(APPROACH),
+                why=_said(one.path, ANOTHER_WAY),
+                profile=profile,
+                measured=reached[one.label],
+                reference=reached["solution"],
+            )
+        )
+    return found
 
 
 def naive_words(kata: Kata, cache: Path) -> str:

@@ -194,7 +194,12 @@ def reached_on(
     Returns:
         The profile, "" where nobody measured, and by threshold "reference" and "naive".
     """
-    found = [row for one in results for row in _rows_of(one) if row["kata"] == kata.id]
+    found = [
+        row
+        for one in results
+        for row in _rows_of(one)
+        if row["kata"] == kata.id and row["impl"] in ("solution", NAIVE)
+    ]
     if not found:
         return "", {}
     figures: dict[str, set[tuple[str, str]]] = {}
