@@ -313,16 +313,22 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
         '"""Mine', '"""Wrong on purpose'
     )
     (mini / "tests/wrong/week01/doubled/naive.py").write_text(dear)
+    (mini / "tests/wrong/week01/doubled/approaches.toml").write_text(
+        '[adds]\nwhy = "a sum of two"\nfind = "torch.mul(x, 2, out=y)"\n'
+        'replace = "torch.add(x, x, out=y)"\n'
+    )
     done = kata_command("explain", "doubled")
     assert done.returncode == 0, done.stderr
     assert "torch.mul(x, 2, out=y)" in done.stdout
     shown, _, asked = done.stdout.partition("\nwhy: ")
     assert asked.startswith("Why is a sum as good")
-    *_, heading, row, naive = (line.split() for line in shown.splitlines())
-    assert naive[0] == "naive:"
+    *table, naive, words, measured = shown.splitlines()
+    heading, row = (line.split() for line in table[-2:])
+    assert naive.startswith("naive:")
+    assert (words, measured) == ("adds: a sum of two.", "    not measured")
     assert "The worksheet" not in done.stdout, "it is not compared with the roofline"
-    assert heading == ["threshold", "naive", "yours", "solution"]
-    assert row == ["allocated_bytes", "8,000", "4,000", "4,000"]
+    assert heading == ["threshold", "naive", "yours", "solution", "adds"]
+    assert row == ["allocated_bytes", "8,000", "4,000", "4,000", "4,000"]
 
 
 def test_explaining_too_early_is_remembered(mini, tmp_path, monkeypatch):
