@@ -87,6 +87,15 @@ def test_from_the_second_round_on_the_stub_is_blank(kata):
     assert kata.notes("started") == ["half", ""]
 
 
+def test_a_blank_stub_after_half_of_one_is_no_cold_day_and_says_so(kata):
+    told = "Half of it was given in the last days"
+    assert told not in kata.call("start", "doubled", "--level", "half")
+    assert told in kata.call("start", "doubled")
+    kata.file.write_text(kata.solution)
+    assert "no cold day: half of the body was given" in kata.call("run", "doubled")
+    assert told not in kata.call("start", "doubled")
+
+
 def test_a_kata_without_steps_has_no_half(kata):
     metadata = kata.file.parent / "kata.toml"
     text = metadata.read_text().replace('subgoals = ["check", "allocate", "double"]', "")

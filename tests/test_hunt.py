@@ -273,3 +273,36 @@ def test_one_case_is_judged_alone(house, tmp_path):
     outcome = on_case(house.kata, file, {"n": 1, "dtype": "float32"}, tmp_path, 1)
     assert [check.name for check in outcome.checks] == ["test_matches_reference[1-float32]"]
     assert first_failure(outcome)
+
+
+def test_a_case_that_the_reference_refuses_as_well_is_no_smaller_one(house, unjudged):
+    house()
+    code, output = house("--case", "n=3 dtype=int64")
+    assert code == 2, output
+    assert "expected an input that the reference takes, found n=3 dtype=int64" in output
+    assert "(line " not in output
+    (record,) = (house.home / "hunts").glob("*.json")
+    assert json.loads(record.read_text())["smallest"] == ""
+
+
+def test_how_many_wrong_lines_are_left_is_told(house, unjudged):
+    house()
+    hunt = Hunts(house.root, house.home, Workspace(house.home)).last(house.kata)
+    wrong = [at for at in range(1, len(hunt.text.splitlines()) + 1) if at not in hunt.lines]
+    told = [house("--line", str(at))[1].strip() for at in wrong[: FREE_GUESSES + 1]]
+    assert [one.partition(" is right as it is. ")[2].split(":")[0] for one in told] == [
+        "2 wrong ones are free.",
+        "1 wrong one is free.",
+        "With the next wrong one the review has failed.",
+        "One too many",
+    ]
+    assert " 4 wrong lines, judged 0 times" in house("--give-up")[1]
+
+
+def test_a_round_under_way_is_named_as_such(house, unjudged):
+    Progress(house.home).note("started", "doubled")
+    code, output = house()
+    assert code == 2
+    assert "expected doubled to be solved, found a round of it under way" in " ".join(
+        output.split()
+    )

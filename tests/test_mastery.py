@@ -419,6 +419,19 @@ def test_from_half_a_stub_is_hard_at_best_and_no_cold_day(learner, minute, ratin
     assert len(learner.at(1).clean_days) == 1
 
 
+def test_half_a_stub_seen_in_the_days_before_keeps_a_blank_one_from_being_cold(learner):
+    learner.start(0, detail="half")
+    learner.solve(1)
+    found = learner.at(1)
+    assert (ratings(found), found.clean_days) == (["Hard"], ())
+    learner.solve(2)
+    assert len(learner.at(2).clean_days) == 1
+    other = Learner(learner.kata)
+    other.start(0, detail="half")
+    other.solve(8)
+    assert len(other.at(8).clean_days) == 1
+
+
 def test_a_short_review_that_is_passed_is_good(learner):
     learner.solve(0)
     learner.answer(8)

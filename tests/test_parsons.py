@@ -52,8 +52,9 @@ def house(mini, tmp_path, monkeypatch):
         '[adds]\nwhy = "adds"\nfind = "torch.mul(x"\nreplace = "torch.add(x"\n'
     )
 
-    def run(*arguments):
-        done = CliRunner().invoke(main, ["--root", str(mini), "hint", "doubled", *arguments])
+    def run(*arguments, given=None):
+        asked = ["--root", str(mini), "hint", "doubled", *arguments]
+        done = CliRunner().invoke(main, asked, input=given)
         return done.exit_code, done.output
 
     run.home, run.kata = home, kata
@@ -123,6 +124,31 @@ def test_checks_of_arguments_are_given(house):
     puzzle = puzzle_of(house.kata)
     assert [line.split()[0] for line in puzzle.above] == ["if", "raise"]
     assert not any("raise" in one.text for one in puzzle.shown)
+
+
+def test_all_branches_of_a_check_are_given(house):
+    text = LONGER.replace(
+        "    y = torch.empty_like(x)\n",
+        "    elif x.is_sparse:\n        told = x.layout\n"
+        '        raise ValueError(f"x: expected it dense, found {told}")\n'
+        "    y = torch.empty_like(x)\n",
+    )
+    house.kata.solution.write_text(text)
+    puzzle = puzzle_of(house.kata)
+    assert [line.split()[0] for line in puzzle.above] == ["if", "raise", "elif", "told", "raise"]
+    assert not any("raise" in one.text for one in puzzle.shown)
+
+
+def test_what_raises_after_work_is_no_check(house):
+    text = LONGER.replace("    return kept\n", "    raise RuntimeError(str(kept))\n")
+    house.kata.solution.write_text(text)
+    (part,) = learners_parts(plain(text), house.kata)
+    refusing = [one.text.split()[0] for at, one in enumerate(part.pieces) if part.refuses(at)]
+    assert refusing == ["if", "raise", "raise"]
+
+
+def test_a_kernel_comes_before_a_wrapper_of_checks():
+    assert puzzle_of(load_curriculum(ROOT).kata("transpose_tiled")).function == "transpose"
 
 
 def test_another_draw_is_another_order(house):
@@ -219,6 +245,22 @@ def test_lines_of_a_solved_kata_are_a_review(house, monkeypatch):
     assert (code, "kept as a short review of doubled\n" in output) == (0, True)
     assert "doubled: counts as a review; due again " in output
     assert "review" not in house("--order", order)[1]  # once is enough
+    (review,) = map(json.loads, house.notes("short_review"))
+    assert review == {"form": "lines", "passed": True, "wrong": 1}
+
+
+def test_in_a_terminal_an_order_is_asked_for_until_it_is_right(house, monkeypatch):
+    solved(house.home)
+    monkeypatch.setattr("harness.cli.hint._is_terminal", lambda: True)
+    puzzle = puzzle_of(house.kata, "1")
+    typed = ["1 1", words(with_wrong_one(puzzle)), words(puzzle.right)]
+    code, output = house("--lines", given="\n".join([*typed, ""]))
+    assert code == 0, output
+    assert "different lines, one of each pair, found 2, 1 more than once" in output
+    assert "is the first that does not belong there" in output
+    assert "✓ in the order of the reference" in output
+    assert "doubled: counts as a review; due again" in output
+    assert "write it yourself" not in output  # it was, once
     (review,) = map(json.loads, house.notes("short_review"))
     assert review == {"form": "lines", "passed": True, "wrong": 1}
 

@@ -222,7 +222,7 @@ def test_a_short_review_says_when_the_kata_comes_back(mini):
 
 def test_the_weeks_to_come_are_within_the_hours(kata_command, tmp_path):
     new = kata_command("plan").stdout
-    assert new.startswith("10 hours a week, 60% of them for what is new")
+    assert new.startswith("10 hours a week: 60% for what is new, 40% for reviews")
     assert "kata plan --hours H" in new
     assert "  new           0.1 h  doubled\n" in new
     lived(tmp_path / "home", 0)

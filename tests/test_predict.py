@@ -4,9 +4,11 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import click
 import pytest
 
 from harness.base.errors import HarnessError, UsageProblem
+from harness.cli.predict import INTENSITY, TIME
 from harness.content.kata import load_kata
 from harness.hardware.profiles import Cost, find_profile
 from harness.learner.predict import Prediction, Sheet, score, track_record, worksheet
@@ -70,6 +72,25 @@ def test_much_arithmetic_is_bound_by_compute(h100):
 def test_near_is_right(streaming, intensity, bound, seconds, points):
     guess = Prediction(intensity=intensity, bound=bound, seconds=seconds)
     assert score(guess, streaming).points == points
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (INTENSITY, "1 / 12", 1 / 12),
+        (INTENSITY, "0", 0.0),
+        (TIME, "0.48 ms", 480.0),
+        (TIME, 5, 5.0),
+    ],
+)
+def test_numbers_are_typed_as_in_a_quiz(kind, text, value):
+    assert kind.convert(text, None, None) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "inf", "1 / 0"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(click.BadParameter, match="expected a finite number above 0, found"):
+        TIME.convert(text, None, None)
 
 
 def test_what_was_measured_stands_beside_it(streaming):

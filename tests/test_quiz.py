@@ -1,13 +1,17 @@
 """A quiz: what may be typed, what can be asked of every kata, and how the command goes."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from harness.base.errors import HarnessError
-from harness.cli import main
+from harness.cli import main, quiz_words
+from harness.cli import quiz as quiz_command
 from harness.content.catalog import load_curriculum
 from harness.content.kata import load_kata
 from harness.hardware.profiles import load_profiles
@@ -157,6 +161,18 @@ def test_values_are_compared_part_by_part():
         one.is_right("[2,")
 
 
+def test_the_shape_of_one_axis_needs_no_brackets():
+    one = Question(kata="k", kind="shape", text="", form="value", answer="[7]")
+    assert [one.is_right(text) for text in ("7", "[7]", "(7,)", "[7, 1]")] == [True] * 3 + [False]
+    two = replace(one, answer="[7, 3]")
+    assert [two.is_right(text) for text in ("7, 3", "[7, 3]", "21")] == [True, True, False]
+
+
+def test_a_wrong_choice_is_answered_with_number_and_words():
+    one = Question(kata="k", kind="bound", text="", form="choice", answer="b", choices=("a", "b"))
+    assert quiz_words.judged(one, "1", False) == "✗ it is 2: b"
+
+
 def test_a_choice_is_taken_by_number_or_word():
     one = Question(kata="k", kind="dtype", text="", form="choice", answer="b", choices=("a", "b"))
     assert one.is_right("2")
@@ -197,6 +213,16 @@ def test_a_seed_draws_the_same_questions_and_another_one_others(course):
     assert found == list(quiz.draw(sources, 6, 7))
     assert found != list(quiz.draw(sources, 6, 8))
     assert {one.kata for one in found[:3]} == {kata.name for kata in katas}
+
+
+def test_of_one_mistake_one_question_is_asked(course):
+    for name in ("vector_add", "swiglu", "zero_memory"):
+        for seed in range(5):
+            about = [
+                one.wrong for one in drawn(course[name], NoFacts(), seed, count=8) if one.wrong
+            ]
+            assert len(about) >= 2
+            assert len(set(about)) == len(about), f"{name}, seed {seed}"
 
 
 def test_a_question_is_made_while_the_one_before_is_answered(course):
@@ -286,6 +312,25 @@ def test_shapes_that_say_nothing_are_not_asked(doubled):
     assert "doubled: Twice `x`." in one.text
 
 
+def test_a_result_is_asked_where_few_lines_lead_to_it(doubled):
+    one = Call(function="f", call="f(n=2)", names=("n",), numbers={"n": 2}, given=(),
+               result="12", value=12)  # fmt: skip
+    helper = 'def _twice(n):\n    """Twice it."""\n    return 2 * n\n'
+    doubled.solution.write_text(f"{helper}\n\ndef f(n):\n    return 3 * _twice(n)\n")
+    asked = call_questions.returned(doubled, [one], Random(1), solved=True)
+    assert asked.derivation == (
+        "    return 3 * _twice(n)", "_twice(n):", "    return 2 * n",
+        "with these numbers: 3 * _twice(2)", "it returns 12",
+    )  # fmt: skip
+    assert call_questions.returned(doubled, [one], Random(1), solved=False).derivation == (
+        "it returns 12",
+    )
+    call_questions._bodies.cache_clear()
+    longer = helper.replace("    return", "    n = n\n" * call_questions.MOST_LINES + "    return")
+    doubled.solution.write_text(f"{longer}\n\ndef f(n):\n    return 3 * _twice(n)\n")
+    assert call_questions.returned(doubled, [one], Random(1), solved=True) is None
+
+
 def test_a_refusal_is_asked_where_the_call_shows_why(doubled):
     seen = call_of(raised="ValueError", message="x: expected float16, found torch.float32")
     one = call_questions.refused(doubled, [seen], Random(1))
@@ -329,6 +374,9 @@ def test_the_bound_is_that_of_the_named_gpu(streaming):
     assert t4.answer == "memory bandwidth"
     late = roofline_questions.bound(streaming, profiles["b200_sxm"])
     assert late is None or late.answer == "the launch itself"
+    small = replace(streaming, work=replace(streaming.work, cost=Cost(flops=1e3, bytes=1e3)))
+    launch = roofline_questions.bound(small, profiles["t4"])
+    assert launch.derivation[1] == "arithmetic: 1,000 FLOP take less than 0.01 µs"
     time = roofline_questions.time(streaming, profiles["t4"])
     assert time.is_right("9.83 µs")  # 3.146 MB at 0.32 TB/s
     assert not time.is_right("9.83 ms")
@@ -392,6 +440,8 @@ def test_what_is_foretold_of_a_mistake_is_in_words_until_it_is_solved(doubled):
     assert "@@" not in one.text
     assert "@@ def doubled" in foretelling.first_failing(doubled, facts, seed=1, solved=True).text
     assert foretelling.first_failing(doubled, NoFacts(), seed=1, solved=True) is None
+    all_fail = SomeFacts(failing=mistake_questions.own_tests(doubled))
+    assert foretelling.first_failing(doubled, all_fail, seed=1, solved=True) is None
 
 
 # ---- the commands --------------------------------------------------------------------------
@@ -431,6 +481,22 @@ def test_a_quiz_is_kept_as_a_short_review(command, tmp_path):
         "form": "quiz", "passed": True, "right": 4, "of": 4, "seed": 3
     }  # fmt: skip
     assert json.loads(notes[0].detail)["passed"] is asked["passed"] is False
+
+
+def test_what_is_asked_is_what_kata_due_names_first(course):
+    katas = {name: course[name] for name in ("swiglu", "vector_add")}
+    now = datetime(2027, 1, 31, tzinfo=UTC)
+    rows = [("swiglu", 0.6, 20), ("vector_add", 0.7, 30)]  # one longer due, one more forgotten
+    known = {
+        name: SimpleNamespace(kata=name, recall=recall, due=now - timedelta(days=days),
+                              solved_at=now - timedelta(days=60), is_due=lambda _: True)
+        for name, recall, days in rows
+    }  # fmt: skip
+    house = SimpleNamespace(
+        standings=lambda: known, now=lambda: now, curriculum=SimpleNamespace(kata=katas.get)
+    )
+    for due in (True, False):
+        assert quiz_command._chosen(house, (), None, due=due) == [katas["swiglu"]]
 
 
 def test_an_unsolved_kata_is_asked_about_what_gives_nothing_away(command):

@@ -37,7 +37,14 @@ def hint(house: House, kata: Kata, lines: bool, order: str | None, as_json: bool
     shows them at once: a review. With --order the exit code is 1 where the order is wrong.
     """
     if order is not None:
-        _answer(house, kata, order, as_json=as_json)
+        puzzle = _puzzle(kata, _times_shown(house, kata)) if _since_shown(house, kata) else None
+        if puzzle is None:
+            raise UsageProblem(
+                f"--order: expected the lines of {kata.name} to be shown first. After the written "
+                f"hints: kata hint {kata.name}; as a review: kata hint {kata.name} --lines"
+            )
+        right = _answer(house, kata, puzzle, puzzle.ordered(order), as_json=as_json)
+        sys.exit(0 if right else 1)
     elif lines:
         solved, seen = _is_solved(house, kata), house.progress.hints_seen(kata.name)
         if not solved and seen < len(kata.hints):
@@ -98,14 +105,32 @@ def _show_lines(house: House, kata: Kata, *, as_json: bool, ask: bool) -> bool:
         click.echo(line)
     if _is_review(house, kata, since if not fresh else ()):
         click.echo("Kept as a short review: passed if your first or your second order is right.")
-    if ask and sys.stdin.isatty() and sys.stdout.isatty():
-        order = click.prompt(f"{len(puzzle.right)} numbers in order, or nothing", default="",
-                             show_default=False)  # fmt: skip
-        if order.strip():
-            _answer(house, kata, order, as_json=False)
+    if ask and _is_terminal():
+        _ask(house, kata, puzzle)
         return True
     click.echo(f'In which order? {len(puzzle.right)} numbers: kata hint {kata.name} --order "… …"')
     return True
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(house: House, kata: Kata, puzzle: "Puzzle") -> None:
+    """Ask for an order until it is right, or nothing is typed; leave with 1 after a wrong one."""
+    right = True
+    while order := click.prompt(
+        f"{len(puzzle.right)} numbers in order, or nothing", default="", show_default=False
+    ).strip():
+        try:
+            numbers = puzzle.ordered(order)
+        except UsageProblem as error:
+            click.echo(str(error).removeprefix("--order: "))
+            continue
+        if right := _answer(house, kata, puzzle, numbers, as_json=False):
+            break
+    if not right:
+        sys.exit(1)
 
 
 def _drawn(puzzle: "Puzzle") -> Iterator[str]:
@@ -126,34 +151,31 @@ def _drawn(puzzle: "Puzzle") -> Iterator[str]:
         yield from (f"      {line}" for line in text.split("\n"))
 
 
-def _answer(house: House, kata: Kata, order: str, *, as_json: bool) -> None:
-    """Judge an order, keep that it was given, and leave with 1 where it is wrong."""
-    since = _since_shown(house, kata)
-    puzzle = _puzzle(kata, _times_shown(house, kata)) if since else None
-    if puzzle is None:
-        raise UsageProblem(
-            f"--order: expected the lines of {kata.name} to be shown first. After the written "
-            f"hints: kata hint {kata.name}; as a review: kata hint {kata.name} --lines"
-        )
-    numbers = puzzle.ordered(order)
+def _answer(
+    house: House, kata: Kata, puzzle: "Puzzle", numbers: tuple[int, ...], *, as_json: bool
+) -> bool:
+    """Judge an order, keep that it was given and what it comes to, and say so."""
+    since, before = _since_shown(house, kata), house.standing(kata)
     right, words = _judged(house, kata, puzzle, numbers)
     house.progress.note("lines_ordered", kata.name, "right" if right else "wrong")
     wrong = sum(one.kind == "lines_ordered" and one.detail == "wrong" for one in since)
     wrong += not right
     ends = _is_review(house, kata, since) and (right or wrong > SLIPS)
-    passed, before = right and wrong <= SLIPS, house.standing(kata)
+    passed = right and wrong <= SLIPS
     if ends:
         row = {"form": "lines", "passed": passed, "wrong": wrong}
         house.progress.note(REVIEW, kata.name, json.dumps(row))
     if as_json:
         said = {"order": numbers, "right": right, "message": words}
         screen.as_json({"kata": kata.name, **said, "reviewed": passed if ends else None})
-        sys.exit(0 if right else 1)
+        return right
     click.echo(screen.folded(f"{'✓' if right else '✗'} {words}"))
     if ends:
         click.echo(f"kept as a short review of {kata.name}{'' if passed else ' (not passed)'}")
-        click.echo(teach.answered(before, house.standing(kata), house.now()))
-    sys.exit(0 if right else 1)
+        click.echo(screen.folded(teach.answered(before, house.standing(kata), house.now())))
+    elif right and not _is_solved(house, kata):
+        click.echo("Now write it yourself.")
+    return right
 
 
 def _is_review(house: House, kata: Kata, since: "Sequence[Note]") -> bool:
@@ -169,7 +191,7 @@ def _judged(
 
     off = puzzle.first_off(numbers)
     if off is None:
-        return True, "in the order of the reference. Now write it yourself."
+        return True, "in the order of the reference."
     text = puzzle.text(numbers)
     place = f"Line {numbers[off - 1]}, in place {off}, is the first that does not belong there."
     try:

@@ -1,6 +1,7 @@
 """`kata hunt`: the reference with a fault in it; find it, say the line, mend it."""
 
 import random
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from harness.running.attempt import attempt
 if TYPE_CHECKING:
     from harness.practice.hunt import Hunt, Hunts
     from harness.running.runner import Outcome
+
+LINE = re.compile(r" \(line \d+, in \S+\)")  # of the reference: not as the hunted file has it
 
 
 @click.command()
@@ -98,9 +101,10 @@ def _begin(house: House, hunts: "Hunts", kata: Kata, *, seed: int | None, anyway
     if not (standing.level.owned and standing.open is None):
         if not anyway:
             raise UsageProblem(
-                f"hunt: expected {kata.name} to be solved in this round, found it "
-                f"{standing.level}. Solve it first, or add --anyway: a hunt shows most of the "
-                "reference, and counts as having seen it."
+                f"hunt: expected {kata.name} to be solved, found "
+                f"{'a round of it under way' if standing.open else f'it {standing.level}'}. Solve "
+                "it first, or add --anyway: a hunt shows most of the reference, and counts as "
+                "having seen it."
             )
         house.progress.note("solution_seen", kata.name, "hunt")
     drawn = random.SystemRandom().randrange(SEEDS) if seed is None else seed
@@ -118,7 +122,17 @@ def _shrink(
     hunts.current(kata, found)
     with draw.waiting(f"{kata.name} on one case"):
         outcome = on_case(kata, hunts.file(kata), case, house.home / "cache", found.seed)
-    failed, told = first_failure(outcome), case_words(case)
+        failed, told = first_failure(outcome), case_words(case)
+        # an input that the reference fails on as well says nothing of the fault
+        refused = failed and first_failure(
+            on_case(kata, reference_of(kata), case, house.home / "cache", found.seed)
+        )
+    if refused:
+        said = LINE.sub("", refused.message.partition("\n")[0])
+        raise UsageProblem(
+            f"--case: expected an input that the reference takes, found {told}, on which it fails "
+            f"as well: {said}"
+        )
     if failed:
         found = replace(found, smallest=told)
         hunts.save(kata, found)
@@ -201,10 +215,12 @@ def _end(
         screen.as_json({**_row(hunts, kata, found), **row, "mend": found.mend, "judged": judged})
         return
     mark = "✓" if found.passed else "✗"
-    wrong = f"{found.misses} wrong line{'s' if found.misses != 1 else ''}"
-    click.echo(f"{mark} {how} in {minutes:.0f} min, {wrong}, judged {found.runs} times")
+    wrong, runs = _counted(found.misses, "wrong line"), _counted(found.runs, "time")
+    click.echo(f"{mark} {how} in {minutes:.0f} min, {wrong}, judged {runs}")
     places = ", ".join(map(str, found.lines))
-    click.echo(folded(f"the fault: line {places} of what was handed out; {found.test} fails on it"))
+    many = "s" * (len(found.lines) > 1)
+    told = f"line{many} {places} of what was handed out; {found.test} fails on it"
+    click.echo(folded(f"the fault: {told}"))
     click.echo(folded(f"why:       {found.why}"))
     click.echo(folded(f"you said:  {found.sentence or 'nothing'}"))
     for text in found.mend:
@@ -254,12 +270,18 @@ def _smaller(kata: Kata, found: "Hunt") -> str:
     return f'kata hunt {kata.name} --case "{case_words(case)}": on how little does it still fail?'
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _left(found: "Hunt") -> str:
     from harness.practice.hunt import FREE_GUESSES
 
     left = FREE_GUESSES - found.misses
     if left < 0:
         return "One too many: mend it all the same; as a review it has failed."
+    if left == 0:
+        return "With the next wrong one the review has failed."
     return f"{left} wrong one{'s are' if left != 1 else ' is'} free."
 
 

@@ -91,8 +91,8 @@ def _task(task: Task) -> dict[str, Any]:
 
 def _print(weeks: Sequence[PlannedWeek], hours: float, *, chosen: bool) -> None:
     """A block of lines for each week that has anything in it."""
-    share = f"{NEW_SHARE:.0%} of them for what is new, as long as reviews need the rest"
-    click.echo(folded(f"{hours:g} hours a week, {share}."))
+    share = f"{NEW_SHARE:.0%} for what is new, {1 - NEW_SHARE:.0%} for reviews"
+    click.echo(folded(f"{hours:g} hours a week: {share}; what one does not need, the other has."))
     if not chosen:
         click.echo("Another number of hours, from now on: kata plan --hours H")
     for week in weeks:

@@ -16,26 +16,27 @@ from harness.cli.quiz import SEEDS, facts_of, is_open_book
 from harness.cli.screen import json_option
 from harness.content.kata import Kata
 from harness.practice.questions import Question, Unreadable
+from harness.practice.questions import number as read_number
 
 if TYPE_CHECKING:
     from harness.learner.predict import Foretold, Score, Sheet
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A finite number, above 0 or, where `zero` is one, from 0 on."""
+    """A finite number in `unit`, typed as in a quiz; above 0 or, where `zero` is one, from 0 on."""
 
     name = "number"
 
-    def __init__(self, *, zero: bool) -> None:
-        self.zero = zero
+    def __init__(self, unit: str, *, zero: bool) -> None:
+        self.unit, self.zero = unit, zero
 
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Read it; at a prompt it is asked for again."""
         try:
-            number = float(value)
-        except ValueError:
+            number = float(read_number(str(value), self.unit))
+        except (Unreadable, OverflowError):
             number = math.nan
         if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
             least = "from 0 on" if self.zero else "above 0"
@@ -43,8 +44,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-INTENSITY = Number(zero=True)  # a copy has no FLOP
-TIME = Number(zero=False)
+INTENSITY = Number("FLOP per byte", zero=True)  # a copy has no FLOP
+TIME = Number("µs", zero=False)
 Given = dict[str, str | None]  # part to what was typed as an option
 
 

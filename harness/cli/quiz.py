@@ -26,7 +26,7 @@ SEEDS = 1_000_000
 @click.command()
 @click.argument("katas", type=KATA, nargs=-1)
 @click.option("--week", "weeks", type=WEEKS, help="Katas of a week, or of several as in 1..4.")
-@click.option("--due", is_flag=True, help="The kata that has been due for longest.")
+@click.option("--due", is_flag=True, help="Of what is due, what is most forgotten.")
 @click.option("--count", type=click.IntRange(1, 50), default=5, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), help="Ask the same questions again.")
 @click.option(
@@ -113,15 +113,15 @@ def _chosen(
         raise UsageProblem("quiz: expected names, --week or --due, found several of them.")
     if katas:
         return list({kata.name: kata for kata in katas}.values())
+    from harness.learner.advice import due as due_of
+
     known = house.standings()
     solved = [one for one in known.values() if one.solved_at is not None]
     if weeks:
         these = house.curriculum.week_katas(*weeks)
         names = {one.kata for one in solved}
         return [kata for kata in these if kata.name in names] or list(these)
-    late = sorted(
-        (one for one in solved if one.is_due(house.now())), key=lambda one: (one.due, one.kata)
-    )
+    late = due_of(known, house.now())
     if due and not late:
         raise UsageProblem("quiz: expected a kata that is due, found none. `kata due` lists them.")
     if not solved:

@@ -58,12 +58,19 @@ def answered(one: "Answer") -> str:
 
 def judged(question: Question, given: str, right: bool) -> str:
     """As `answered`, of an answer that was held against the question."""
-    lines = ["✓ right" if right else f"✗ it is {_shown(question)}"]
+    lines = ["✓ right" if right else f"✗ it is {_told(question)}"]
     if right and (question.near or question.form == "choice"):
         lines[0] += f": {_shown(question)}"
     if right and question.form == "choice" and question.read(given) != question.answer:
         lines[0] = f"✓ right: {question.read(given)}, and so is {question.answer}"
     return "\n".join([*lines, *(folded(f"    {line}", 6) for line in question.derivation)])
+
+
+def _told(question: Question) -> str:
+    """The right answer; of a choice its number as well."""
+    if question.form != "choice":
+        return _shown(question)
+    return f"{question.choices.index(question.answer) + 1}: {_shown(question)}"
 
 
 def _shown(question: Question) -> str:

@@ -5,7 +5,7 @@ Worked out from attempts and notes; docs/mastery.md says how a round is rated.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -52,7 +52,7 @@ class Round:
         minutes: Worked, without pauses; None when nothing says when it began.
         paused: Whether there was a pause, so that nobody knows how long it took.
         budget: Minutes that the kata should take.
-        half: Whether it began with half of the body in place.
+        half: Whether it began with half of the body in place, or did in the days before.
     """
 
     began_at: datetime
@@ -135,7 +135,7 @@ def rounds_of(kata: Kata, tries: Sequence[Event], notes: Sequence[Note]) -> list
     for begin, end in pairwise([EVER, *sorted(starts), FOREVER]):
         help_before = _hints_before(begin, seen, rounds)
         these = [*help_before, *_between(seen, begin, end)]
-        half = starts.get(begin) == HALF
+        half = HALF in (starts.get(begin), *_starts_before(begin, starts, rounds))
         rounds.append(_round(kata, begin, _between(tries, begin, end), these, half=half))
     return rounds
 
@@ -150,6 +150,16 @@ def _hints_before(begin: datetime, seen: Sequence[Event], rounds: Sequence[Round
         for one in _between(seen, begin - LINGERS, begin)
         if one.what == "hint_shown" and one.at.date() > solved_on
     ]
+
+
+def _starts_before(
+    begin: datetime, starts: Mapping[datetime, str], rounds: Sequence[Round]
+) -> list[str]:
+    """The details of starts in the days before `begin` that led to no solve."""
+    if begin == EVER:
+        return []
+    solved_at = max((one.ended_at for one in rounds if one.solved), default=EVER)
+    return [how for at, how in starts.items() if max(solved_at, begin - LINGERS) < at < begin]
 
 
 def _round(

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from harness.practice.roofline_questions import grouped
 
 LONGEST = 40  # characters of a result that somebody types
 MOST_ITEMS = 4
-MOST_LINES = 16  # of a reference that is shown as the derivation
+MOST_LINES = 28  # of the reference that lead to a result that is asked for
 DTYPES = ("float16", "float32", "int64", "bfloat16", "float64", "int32", "uint8", "bool")
 COMPUTED = "none: it returns a result"
 # faults of an array that its dtype and shape do not show
@@ -27,7 +28,7 @@ UNSEEN = re.compile(
 
 def returned(kata: Kata, calls: Sequence[Call], dice: Random, *, solved: bool) -> Question | None:
     """What a function of plain arguments returns."""
-    known = [one for one in calls if _is_worth_asking(one)]
+    known = [one for one in calls if _is_worth_asking(one) and _is_short(kata, one)]
     if not known:
         return None
     one = _one_of(known, dice)
@@ -215,29 +216,49 @@ def summaries(path: Path) -> dict[str, str]:
 
 
 def _derivation(kata: Kata, one: Call) -> tuple[str, ...]:
-    """The reference's body without its docstring, if it is short, and its result in numbers."""
-    text = kata.solution.read_text(encoding="utf-8")
-    body = next(
-        (
-            node.body
-            for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef) and node.name == one.function
-        ),
-        [],
-    )
-    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        body = body[1:]
-    if not body:
-        return ()
-    first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
-    if last - first >= MOST_LINES:
-        return ()
-    lines = tuple(text.splitlines()[first - 1 : last])
-    end = body[-1]
-    if not isinstance(end, ast.Return) or end.value is None:
+    """What the reference does on this call, and its result in numbers."""
+    bodies = _bodies(kata.solution, one.function)
+    lines = tuple(line for body in bodies for line in body.lines)
+    if not bodies or bodies[0].result is None:
         return lines
-    numbers = ast.unparse(_with_numbers(end.value, one))
+    numbers = ast.unparse(_with_numbers(bodies[0].result, one))
     return (*lines, f"with these numbers: {grouped(numbers)}") if _is_plain(numbers) else lines
+
+
+def _is_short(kata: Kata, one: Call) -> bool:
+    """Whether somebody can go through it in a quiz: few lines, those that it calls among them."""
+    return sum(len(body.lines) for body in _bodies(kata.solution, one.function)) <= MOST_LINES
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A function's lines without its docstring, under its head where it is not the one asked."""
+
+    lines: tuple[str, ...]
+    result: ast.expr | None  # what it returns in the end
+
+
+@cache
+def _bodies(path: Path, name: str) -> list[_Body]:
+    """A function of a file and those of the file that it names, each after those who name it."""
+    text = path.read_text(encoding="utf-8")
+    source, tree = text.splitlines(), ast.parse(text)
+    there = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names = [name] if name in there else []
+    for one in names:  # which grows
+        used = {node.id for node in ast.walk(there[one]) if isinstance(node, ast.Name)}
+        names += sorted(used & there.keys() - set(names))
+    found = []
+    for one in names:
+        body = there[one].body[ast.get_docstring(there[one]) is not None :]
+        if not body:
+            continue
+        first, last, end = body[0].lineno, body[-1].end_lineno or body[-1].lineno, body[-1]
+        head = (f"{one}({', '.join(arg.arg for arg in there[one].args.args)}):",) * (one != name)
+        lines = tuple(line for line in source[first - 1 : last] if line.strip())
+        result = end.value if isinstance(end, ast.Return) else None
+        found.append(_Body((*head, *lines), result))
+    return found
 
 
 def _is_plain(expression: str) -> bool:

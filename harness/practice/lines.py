@@ -30,6 +30,9 @@ CONTINUES = re.compile(r"[^;{})]$")  # an end of a line of C++ after which the s
 NO_STATEMENT = re.compile(r"\s*(?:else|finally):$")
 
 
+CONDITION = re.compile(r"\s*(?:if|elif)\b")
+
+
 class Piece(NamedTuple):
     """A statement or the first line of a block, with its indentation; where it is, from 0."""
 
@@ -47,11 +50,20 @@ class Part:
     is_kernel: bool
 
     def refuses(self, at: int) -> bool:
-        """Whether a piece raises, or is the condition of that."""
-        two = [one.text.lstrip() for one in self.pieces[at : at + 2]]
-        return two[0].startswith("raise ") or (
-            two[0].startswith("if ") and two[-1].startswith("raise ")
-        )
+        """Whether a piece belongs to a condition, of any number of branches, that raises."""
+        return any(at in one for one in self._refusals())
+
+    def _refusals(self) -> Iterator[range]:
+        """The pieces of each branch that ends by raising, from its condition on."""
+        for last, piece in enumerate(self.pieces):
+            if not piece.text.lstrip().startswith("raise "):
+                continue
+            depth, first = _depth(piece.text), last
+            while first and _depth(self.pieces[first - 1].text) == depth:
+                first -= 1
+            above = self.pieces[first - 1].text if first else ""
+            is_branch = CONDITION.match(above) and _depth(above) < depth
+            yield range(first - 1 if is_branch else last, last + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,10 +276,15 @@ def _wrong_piece(bug: Bug, part: Part) -> Iterator[tuple[int, str]]:
 
 def _is_one(text: str, like: str) -> bool:
     """Whether a changed piece is still one, and stands as far to the right."""
-    if len(text) - len(text.lstrip()) != len(like) - len(like.lstrip()):
+    if _depth(text) != _depth(like):
         return False
     counts = [[len(_statements(one)), one.count(";")] for one in (text, like)]
     return counts[0] == counts[1]
+
+
+def _depth(text: str) -> int:
+    """How far to the right a piece stands."""
+    return len(text) - len(text.lstrip())
 
 
 def _statements(text: str) -> list[ast.stmt]:

@@ -104,11 +104,11 @@ def _difference(before: str, after: str) -> tuple[str, ...]:
 
 
 def _function_at(lines: list[str], at: int) -> str:
-    """The definition that the line `at` is in; "" at the top of the file."""
+    """The definition that the line `at` is in, or the module at the top of the file."""
     for line in reversed(lines[: at + 1]):
         if found := DEFINITION.match(line):
             return " ".join(found[0].split())
-    return ""
+    return "module"
 
 
 def described(kata: Kata, dice: Random) -> Question | None:
@@ -131,6 +131,7 @@ def described(kata: Kata, dice: Random) -> Question | None:
         form="choice",
         answer=one.why,
         choices=tuple(choices),
+        wrong=one.name,
         derivation=tuple(f"{test} fails on it" for test in own_kills(kata).get(one.name, ())),
     )  # fmt: skip
 
@@ -191,6 +192,7 @@ def missed(kata: Kata, dice: Random) -> Question | None:
         form="choice",
         answer=words[answer],
         choices=tuple(words.values()),
+        wrong=NAIVE,
         derivation=tuple(_reached_in_words(name, figures[name]) for name in names),
     )
 

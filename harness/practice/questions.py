@@ -48,6 +48,7 @@ class Question:
         near: How far off a number may be, as a share; 0 is exact.
         choices: In the order in which they are shown.
         open: Those choices of which only the kata's tests can tell, on the wrong solution `wrong`.
+        wrong: The wrong solution that it is about, if it is about one.
         derivation: Lines that lead to the answer.
     """
 
@@ -85,7 +86,9 @@ class Question:
             return self._chosen(given)
         if self.form == "number":
             return repr(number(given, self.unit))
-        return repr(_literal(given))
+        value = _literal(given)
+        # of one axis the brackets may be left out, as of several
+        return repr([value] if self.kind == "shape" and isinstance(value, int) else value)
 
     def is_right(self, given: str) -> bool:
         """

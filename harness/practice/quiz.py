@@ -118,18 +118,18 @@ def _questions(source: Source, seed: int) -> Iterator[Question]:
     """Different questions about one kata, the kinds in turn, until nothing new comes."""
     dice = Random(f"{seed}:{source.kata.name}")
     kinds = [*OPEN, *(CLOSED if source.solved else ())]
-    seen: set[str] = set()
+    seen: set[str] = set()  # texts, and mistakes: one question's answer gives the next one away
     while kinds:
         dice.shuffle(kinds)
         for kind in list(kinds):
             for _ in range(TRIES):
                 question = source.make(kind, dice)
-                if question is not None and question.text not in seen:
+                if question is not None and seen.isdisjoint({question.text, question.wrong}):
                     break
             else:
                 kinds.remove(kind)
                 continue
-            seen.add(question.text)
+            seen |= {question.text, question.wrong} - {""}
             yield question
 
 

@@ -175,7 +175,7 @@ def bound(one: Drawn, profile: Profile) -> Question | None:
         answer=WORDS[found],
         choices=tuple(WORDS[name] for name in times),
         derivation=tuple(
-            f"{WORDS[name]}: {_amount(one.work.cost, name)}{figure(seconds * 1e6)} µs"
+            f"{WORDS[name]}: {_amount(one.work.cost, name)}{_microseconds(seconds)}"
             for name, seconds in times.items()
         ),
     )
@@ -239,6 +239,13 @@ def _amount(cost: Cost, name: str) -> str:
         "special": f"{figure(cost.special)} results take ",
     }
     return amounts.get(name, "")
+
+
+def _microseconds(seconds: float) -> str:
+    """A time for people: of what is far below a launch only that it is."""
+    least = 0.01
+    us = seconds * 1e6
+    return f"less than {least} µs" if us < least else f"{figure(us)} µs"
 
 
 def _terms(one: Drawn, name: str) -> tuple[str, ...]:
