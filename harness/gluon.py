@@ -36,7 +36,13 @@ DTYPES = {
 ALIGNMENT = 16  # bytes, of a tensor's first element and of each stride
 
 
-def descriptor(tensor: torch.Tensor, block: Sequence[int], *, padding: str = "zero") -> Any:  # noqa: ANN401
+def descriptor(
+    tensor: torch.Tensor,
+    block: Sequence[int],
+    *,
+    padding: str = "zero",
+    bases: Sequence[Sequence[int]] = (),
+) -> Any:  # noqa: ANN401
     """
     A tensor map that moves boxes of `block` elements of `tensor`.
 
@@ -46,6 +52,8 @@ def descriptor(tensor: torch.Tensor, block: Sequence[int], *, padding: str = "ze
         tensor: Rank 1 to 5, the innermost axis without gaps.
         block: The sizes of a box, powers of two.
         padding: What is read out of bounds: "zero" or "nan".
+        bases: How the CTAs of a cluster (`num_ctas`) share a box: a basis for each bit of a CTA's
+            rank says where that moves its part, in parts along each axis; zeros give it a copy.
 
     Raises:
         ValueError: A tensor map cannot describe the tensor; the message says why.
@@ -66,5 +74,7 @@ def descriptor(tensor: torch.Tensor, block: Sequence[int], *, padding: str = "ze
     pitches = [stride * tensor.element_size() for stride in tensor.stride()[:-1]]
     if any(pitch % ALIGNMENT for pitch in pitches):
         raise ValueError(f"stride: expected multiples of {ALIGNMENT} bytes, found {pitches}")
-    layout = gl.NVMMASharedLayout.get_default_for(list(block), DTYPES[tensor.dtype])
+    layout = gl.NVMMASharedLayout.get_default_for(
+        list(block), DTYPES[tensor.dtype], cga_layout=[list(basis) for basis in bases] or None
+    )
     return TensorDescriptor.from_tensor(tensor, list(block), layout, padding)

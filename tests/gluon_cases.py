@@ -5,11 +5,13 @@ import tomllib
 from pathlib import Path
 
 import torch
+from triton.experimental.gluon.language.nvidia import hopper
 
 FOLDER = Path(__file__).parent / "fixtures" / "gluon"
 FILES = {
     **dict.fromkeys(("transpose", "layernorm", "tma", "gemm", "ws"), FOLDER / "kernels.py"),
     **dict.fromkeys(("fa3", "pair", "relay", "pingpong", "scan"), FOLDER / "pipelines.py"),
+    **dict.fromkeys(("spread", "multicast", "shared", "split"), FOLDER / "clusters.py"),
 }
 FILES["grouped"] = FOLDER / "aggregates.py"
 BUGS = tomllib.loads((FOLDER / "bugs.toml").read_text(encoding="utf-8"))
@@ -112,10 +114,32 @@ def scan(module):
     return module.scan_rows(x), x.double().cumsum(1), 0
 
 
+def spread(module, num_ctas=2, rows=7):
+    x = numbers(rows, 512)
+    return module.softmax(x, num_ctas=num_ctas), x.double().softmax(1), 1e-6
+
+
+def multicast(module, bases=((0, 0),), rows=40, columns=200, stages=2):
+    x = numbers(rows, columns).half()
+    return module.multicast(x, bases, STAGES=stages), x, 0
+
+
+def shared(module, m=136, n=72, k=264, **sizes):
+    return _product(module.shared_gemm, m, n, k, **sizes)
+
+
+def split(module, m=136, n=72, k=264, **sizes):
+    return _product(module.split_gemm, m, n, k, **sizes)
+
+
 CASES = {
     one.__name__: one
     for one in (*(transpose, layernorm, tma, gemm, ws, fa3, pair, relay, pingpong, scan, grouped),)
 }
+# programs that are clusters, which Triton 3.6 lacks the barrier of
+CLUSTERS = {one.__name__: one for one in (spread, multicast, shared, split)}
+if not hasattr(hopper, "cluster"):
+    CLUSTERS.clear()
 EDGES = {
     "one row": ("layernorm", {"rows": 1}),
     "a program for each row": ("layernorm", {"rows": 5, "programs": 5}),

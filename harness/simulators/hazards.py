@@ -27,7 +27,7 @@ FIXES = {
     "wrong-phase": "the k-th use of a barrier completes its phase k: wait for parity k & 1, with k "
     "counted for each barrier by itself",
     "reused-too-early": "wait for whoever used these bytes last (the wait of the product, of the "
-    "store, or their mbarrier), then refill them",
+    "store, or their mbarrier; in another CTA, then a barrier of the cluster), then refill them",
     "missing-wgmma-wait": "a wait that leaves n products in flight leaves the newest n, and their "
     "accumulators may not be used yet",
     "missing-fence": "put a proxy fence between an ordinary write and a TMA or wgmma access of the "
@@ -39,7 +39,8 @@ FIXES = {
     "load-not-waited": "wait for every load before the program ends, or leave out those that "
     "nobody needs",
     # mbarriers
-    "too-many-arrivals": "initialise the barrier with as many arrivals as a phase gets",
+    "too-many-arrivals": "initialise the barrier with as many arrivals as a phase gets, and arrive "
+    "again only after a wait",
     "barrier-not-initialised": "initialise the barrier, and let everybody know, before it is used",
     "barrier-reinitialised": "initialise a barrier once, or invalidate it in between",
     "barrier-invalidated-in-use": "wait for what still signals the barrier before invalidating it",
@@ -53,7 +54,7 @@ FIXES = {
     "race-in-warp": "lanes of a warp run in no order: put __syncwarp between the two accesses, or "
     "let a shuffle carry the value",
     "global-race": "blocks run in no order: use atomics, publish with __threadfence and a flag, or "
-    "leave the second access to another launch",
+    "leave the second access to another launch; blocks of a cluster may meet at its barrier",
     "misaligned": "an access of n bytes needs an address that is a multiple of n",
     "local-out-of-bounds": "an index of a thread's own array has to stay below its length",
     # barriers of blocks, warps and clusters

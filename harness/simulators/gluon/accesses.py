@@ -15,21 +15,21 @@ Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 @dataclass(eq=False, kw_only=True)
 class Allocation:
     """
-    One allocation of a program.
+    One allocation of a program, in each CTA of a cluster.
 
     Attributes:
         name: The variable that it was assigned to.
-        raw: Its bytes.
-        written: Those that have ever been written.
-        accesses: The recent ones; those that others stand for are gone.
-        barriers: The mbarriers in it, by offset.
+        raw: Its bytes, those of a part that several CTAs have a copy of once.
+        written: Those that have ever been written, by CTA.
+        accesses: The recent ones, by CTA; those that others stand for are gone.
+        barriers: The mbarriers in it, by CTA and offset.
     """
 
     name: str
     raw: Array
     written: Array
-    accesses: list[Access] = field(default_factory=list)
-    barriers: dict[int, Barrier] = field(default_factory=dict)
+    accesses: list[list[Access]]
+    barriers: dict[tuple[int, int], Barrier] = field(default_factory=dict)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -61,7 +61,7 @@ class Access:
         """Whether it happens before everything that who holds `clock` does next."""
         if self.operation:
             return clock.knows_complete(self.operation.number)
-        return clock.knows(self.partition.index, self.epoch)
+        return clock.knows(self.partition.key, self.epoch)
 
     def unfenced(self, other: Access, clock: Clock) -> bool:
         """Whether `other`, through the async proxy, may not see this ordinary write."""
@@ -69,7 +69,7 @@ class Access:
             return False
         # cp.async is an ordinary access in this respect
         by_proxy = other.operation.kind != "cp.async"
-        return by_proxy and not clock.sees_through_fence(self.partition.index, self.epoch)
+        return by_proxy and not clock.sees_through_fence(self.partition.key, self.epoch)
 
     @property
     def agent(self) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy.typing as npt
+
 from harness.simulators.gluon.context import hazard, site
 from harness.simulators.hazards import Clock, Mbarrier, Place
 
@@ -25,13 +27,12 @@ class Operation:
         issuer: The partition.
         site: Where it was issued.
         clock: What the issuer knew then.
-        run: Moves the bytes, or computes; what it returns is `result`.
+        run: Moves the bytes, or computes.
         label: The shared memory it is about.
         barrier: What it signals when it is complete.
         nbytes: What it brings.
         phase: Of its barrier, when it was issued.
         group: Of its issuer's groups of cp.async.
-        shape: Of its result.
         issued: The program's step then.
         landed: And when it was complete.
     """
@@ -41,28 +42,69 @@ class Operation:
     issuer: Partition
     site: Place
     clock: Clock
-    run: Callable[[], Any]
+    run: Callable[[], None]
     label: str = ""
     barrier: Barrier | None = None
     nbytes: int = 0
     phase: int = 0
     group: int = 0
-    shape: Shape = ()
-    result: Any = None
     complete: bool = False
     issued: int = 0
     landed: int | None = None
 
 
 @dataclass(eq=False, kw_only=True)
+class Product:
+    """
+    A product on the tensor cores: one operation in each CTA of a cluster.
+
+    Attributes:
+        operations: By rank.
+        result: What they compute, each its part.
+        site: Where it was issued.
+    """
+
+    operations: list[Operation]
+    result: npt.NDArray[Any]
+    site: Place
+
+    @property
+    def shape(self) -> Shape:
+        """Of its result."""
+        return self.result.shape
+
+    @property
+    def known(self) -> bool:
+        """Whether those who issued it know that it is complete."""
+        return all(one.issuer.clock.knows_complete(one.number) for one in self.operations)
+
+
+@dataclass(eq=False, kw_only=True)
 class Waiting:
-    """What a partition stands at: it goes on once `over` is true."""
+    """
+    What a partition stands at: it goes on once `over` is true.
+
+    Attributes:
+        over: Whether it has ended.
+        words: What it waits for.
+        barriers: The mbarriers of all CTAs, where it waits for some.
+        parity: And what for.
+        site: Where.
+        since: The program's step.
+    """
 
     over: Callable[[], bool]
     words: str
-    barrier: Barrier | None
+    barriers: Sequence[Barrier] = ()
+    parity: int = 0
     site: Place
     since: int
+
+    @property
+    def barrier(self) -> Barrier | None:
+        """The mbarrier that keeps it waiting."""
+        late = [one for one in self.barriers if not one.passes(self.parity)]
+        return next(iter(late or self.barriers), None)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -92,14 +134,18 @@ class PassedWait:
 @dataclass(eq=False, kw_only=True)
 class Partition:
     """
-    The warps that run one piece of code together: all of a program, or some of its warps.
+    The warps of a CTA that run one piece of code together: all of them, or some.
 
-    It is one agent: Triton puts the barriers between its own threads by itself.
+    It is one agent: Triton puts the barriers between its own threads by itself. The CTAs of a
+    cluster run the same code on the same scalars, so that it is followed once for all of them: the
+    partition of the first CTA has the greenlet, and `peers` has that of each by its rank.
     """
 
     index: int
     name: str
     num_warps: int
+    cta: int = 0
+    peers: list[Partition] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     greenlet: Any = None
     waiting: Waiting | None = None
@@ -110,20 +156,36 @@ class Partition:
     waits: dict[Barrier, PassedWait] = field(default_factory=dict)
     last_wait: PassedWait | None = None
     signals_copies: bool = False  # its cp.async report to mbarriers, not in groups
+    published: Clock = field(default_factory=Clock)  # mbarriers made before its last fence for them
     began: int = 0  # the program's step
     ended: int = 0
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """What clocks call it."""
+        return self.index, self.cta
+
+    @property
+    def making(self) -> tuple[int, int, str]:
+        """What clocks call the mbarriers that it makes, which a fence of their own publishes."""
+        return self.index, self.cta, "mbarriers"
+
+    @property
+    def where(self) -> str:
+        """Its CTA, in words, where there are several."""
+        return f" in CTA {self.cta}" if len(self.peers) > 1 else ""
+
     def __str__(self) -> str:
-        return "the kernel" if self.name == WHOLE else f"partition {self.name}"
+        return ("the kernel" if self.name == WHOLE else f"partition {self.name}") + self.where
 
     def tick(self) -> int:
         """Take a step; return its epoch."""
-        return self.clock.tick(self.index)
+        return self.clock.tick(self.key)
 
     def phases_seen(self, barrier: Barrier | None) -> int:
-        """How many phases of a barrier its waits have seen complete."""
-        seen = self.waits.get(barrier) if barrier else None
-        return seen.phase if seen else 0
+        """How many phases of a barrier its waits, or those of its peers, have seen complete."""
+        waits = (one.waits.get(barrier) for one in self.peers) if barrier else ()
+        return max((one.phase for one in waits if one), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +203,7 @@ class Barrier(Mbarrier[Clock]):
     An mbarrier that knows what it waits for, and checks that who arrives may.
 
     Attributes:
+        maker: The partition that made it, and how many it had then made.
         armed: Where bytes were announced last.
         addressed: TMA loads issued on the current phase.
         causes: Arrivals and loads that complete this phase.
@@ -148,6 +211,7 @@ class Barrier(Mbarrier[Clock]):
     """
 
     start: Clock = field(default_factory=Clock)
+    maker: tuple[Partition, int]
     armed: Place | None = None
     addressed: list[Operation] = field(default_factory=list)
     causes: list[Arrival | Operation] = field(default_factory=list)
@@ -171,31 +235,57 @@ class Barrier(Mbarrier[Clock]):
         self.causes_before, self.causes = self.causes, []
         return super().flip()
 
+    def _not_known(self, partition: Partition) -> tuple[str, Place] | None:
+        """What completed the phase before, and where, if a partition cannot know that it did."""
+        for cause in self.causes_before:
+            if isinstance(cause, Operation):
+                if not partition.clock.knows_complete(cause.number):
+                    return f"the {cause.kind} into {cause.label}", cause.site
+            elif not partition.clock.knows(cause.partition.key, cause.epoch):
+                return f"the arrival of {cause.partition}", cause.site
+        return None
+
     def arrive_by(self, partition: Partition, count: int = 1, *, arming: bool = False) -> None:
         """
         Count arrivals of a partition.
 
         It must know that the phase before is complete: else they may count for that one.
         """
-        for cause in self.causes_before:
-            if isinstance(cause, Operation):
-                known = partition.clock.knows_complete(cause.number)
-                what = f"the {cause.kind} into {cause.label}"
-            else:
-                known = partition.clock.knows(cause.partition.index, cause.epoch)
-                what = f"the arrival of {cause.partition}"
-            if not known:
-                hazard(
-                    "reused-too-early" if arming else "too-many-arrivals",
-                    f"{self.label} is {'armed' if arming else 'arrived at'} for phase {self.phase} "
-                    f"by a partition that cannot know that {what} has completed phase "
-                    f"{self.phase - 1}",
-                    site(),
-                    cause.site,
-                )
+        if unknown := self._not_known(partition):
+            what, there = unknown
+            hazard(
+                "reused-too-early" if arming else "too-many-arrivals",
+                f"{self.label} is {'armed' if arming else 'arrived at'} for phase {self.phase} "
+                f"by a partition that cannot know that {what} has completed phase "
+                f"{self.phase - 1}",
+                site(),
+                there,
+            )
         here = site()
         self.causes.append(Arrival(partition=partition, epoch=partition.tick(), site=here))
         self.arrive_with(count, partition.clock, here)
+
+    def check_signal_from_afar(self, partition: Partition) -> None:
+        """Check that a copy of another CTA may signal it: it is made, and the phase before over."""
+        maker, number = self.maker
+        if not partition.clock.knows(maker.making, number):
+            hazard(
+                "barrier-not-initialised",
+                f"a copy issued by CTA {partition.cta} signals {self.label}, of whose "
+                "initialisation that CTA cannot know",
+                site(),
+                self.initialised,
+            )
+        if unknown := self._not_known(partition):
+            what, there = unknown
+            hazard(
+                "reused-too-early",
+                f"a copy issued by CTA {partition.cta} signals {self.label} for phase "
+                f"{self.phase}, and that CTA cannot know that {what} has completed phase "
+                f"{self.phase - 1}",
+                site(),
+                there,
+            )
 
     def arrive_with(self, count: int, clock: Clock, at: Place) -> None:
         """Count arrivals of whoever has this clock; more than are missing are a hazard."""

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia import ampere, hopper
 from triton.runtime.jit import ConstexprFunction, JITCallable
 
 from harness.simulators.gluon import elementwise, language, reductions
+from harness.simulators.gluon.clusters import CLUSTER
 from harness.simulators.gluon.context import not_modelled
 from harness.simulators.gluon.copies import CP_ASYNC, TMA
 from harness.simulators.gluon.mbarriers import HOPPER, MBARRIER
@@ -39,6 +40,8 @@ MODULES: dict[types.ModuleType, Table] = {
     ampere.mbarrier: MBARRIER,
     ampere.async_copy: CP_ASYNC,
 }
+if hasattr(hopper, "cluster"):  # from Triton 3.7 on
+    MODULES[hopper.cluster] = CLUSTER
 KNOWN: dict[int, Callable[..., Any]] = {
     id(getattr(module, name)): fn
     for module, table in MODULES.items()

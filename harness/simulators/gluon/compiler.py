@@ -15,7 +15,7 @@ from triton._C.libtriton import gluon_ir, ir
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._semantic import GluonSemantic
 
-from harness.simulators.gluon.layouts import ANY, FREE, Layout, answerable
+from harness.simulators.gluon.layouts import ANY, FREE, Layout, answerable, bases_of
 from harness.simulators.gluon.values import Dtype
 
 Sizes = tuple[int, ...]
@@ -25,13 +25,13 @@ WARPS, THREADS, TARGET = 4, 32, "cuda:90"  # what a module has to say; layouts h
 class _Semantics:
     """Triton's semantics over an empty function, and what has been asked of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_ctas: int) -> None:
         self._context = ir.context()
         ir.load_dialects(self._context)
         builder = gluon_ir.GluonOpBuilder(self._context)
         self._module = builder.create_module()
         self._module.set_attr("ttg.target", builder.get_string_attr(TARGET))
-        numbers = {"num-warps": WARPS, "num-ctas": 1, "threads-per-warp": THREADS}
+        numbers = {"num-warps": WARPS, "num-ctas": num_ctas, "threads-per-warp": THREADS}
         for name, number in numbers.items():
             self._module.set_attr(f"ttg.{name}", builder.get_int32_attr(number))
         signature = builder.get_function_ty([], [])
@@ -48,8 +48,8 @@ class _Semantics:
 
 
 @cache
-def _semantics() -> _Semantics:
-    return _Semantics()
+def _semantics(num_ctas: int = 1) -> _Semantics:
+    return _Semantics(num_ctas)
 
 
 def _asked(
@@ -58,7 +58,7 @@ def _asked(
     """What `ask` finds, once for each question; None where Triton has no answer."""
     if not answerable(layout, shape):
         return None
-    semantics = _semantics()
+    semantics = _semantics(1 << len(bases_of(layout)))
     key = (what, shape, type(layout), layout.mangle(), more)
     if key not in semantics.known:
         try:

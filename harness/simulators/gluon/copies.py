@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from triton.experimental.gluon import language as gl
 
+from harness.simulators.gluon.agents import Operation
 from harness.simulators.gluon.context import fault, hazard, site
 from harness.simulators.gluon.global_memory import (
+    COUNTED,
     UPDATES,
     Update,
     addressed,
@@ -17,11 +19,19 @@ from harness.simulators.gluon.global_memory import (
     sectors_of,
     strided,
 )
-from harness.simulators.gluon.layouts import Layout, LayoutError, equal
+from harness.simulators.gluon.layouts import Layout, LayoutError, bases_of, copies, equal
 from harness.simulators.gluon.mbarriers import count_waiting
 from harness.simulators.gluon.shared_memory import SharedMemory, as_memory
-from harness.simulators.gluon.tensors import Table, Tensor, export, running, truth
+from harness.simulators.gluon.tensors import (
+    Table,
+    Tensor,
+    check_same_ctas,
+    export,
+    running,
+    truth,
+)
 from harness.simulators.gluon.values import Array, KernelValue, Sizes, poison, shape_of, unwrap
+from harness.simulators.hazards import Clock
 
 CP_ASYNC: Table = {}
 TMA: Table = {}
@@ -48,44 +58,57 @@ def _cp_async(
             ValueError,
             f"{smem.label} is {smem.shape}, and the pointers into it are {list(offsets.shape)}",
         )
+    check_same_ctas(pointer.layout, smem.layout, smem.shape, "cp.async")
     source = pointer.memory.flat
+    count_access(pointer, offsets, on, "load")
+    nbytes = int(on.sum()) * source.itemsize * copies(smem.layout, program.num_ctas)
+    program.count("cp.async", nbytes)
+    for part, box in zip(smem.parts(), smem.boxes(), strict=True):
+        operation = _copied(part, source, offsets[box], on[box])
+        part.access(write=True, operation=operation)
+        part.view[...] = poison(smem.dtype)
+        program.current.copies.append(operation)
+
+
+def _copied(smem: SharedMemory, source: Array, offsets: Array, on: Array) -> Operation:
+    """Issue a cp.async into what the current partition's CTA has."""
 
     def run() -> None:  # elements that are masked off are written as zeros
         smem.view[...] = np.where(on, source[offsets], np.zeros((), source.dtype))
 
-    count_access(pointer.memory, offsets, on, "loaded_bytes")
-    nbytes = int(on.sum()) * source.itemsize
-    program.count("cp.async", nbytes)
-    operation = program.issue(
-        "cp.async", run, label=smem.label, group=program.current.group, nbytes=nbytes
-    )
-    smem.access(write=True, operation=operation)
-    smem.view[...] = poison(smem.dtype)
-    program.current.copies.append(operation)
+    program = running()
+    group, nbytes = program.current.group, int(on.sum()) * source.itemsize
+    return program.issue("cp.async", run, label=smem.label, group=group, nbytes=nbytes)
 
 
 @export(CP_ASYNC)
 def _commit_group() -> None:
-    running().current.group += 1
+    for partition in running().each():
+        partition.group += 1
 
 
 @export(CP_ASYNC)
 def _wait_group(num_outstanding: KernelValue = 0) -> None:
     program = running()
-    partition = program.current
-    count_waiting([one for one in partition.copies if not one.complete])
-    newest = partition.group - int(unwrap(num_outstanding))
-    program.retire(partition.copies, sum(one.group >= newest for one in partition.copies))
+    pending = [one for peer in program.current.peers for one in peer.copies]
+    count_waiting([one for one in pending if not one.complete])
+    for partition in program.each():
+        newest = partition.group - int(unwrap(num_outstanding))
+        program.retire(partition.copies, sum(one.group >= newest for one in partition.copies))
     program.step()
 
 
 @export(CP_ASYNC, "mbarrier_arrive")
 def _cp_async_arrive(mbarrier: SharedMemory, increment_count: KernelValue = True) -> None:
     """Arrive once the cp.async issued so far have landed; by default that is counted in first."""
-    program, barrier = running(), as_memory(mbarrier).barrier()
+    for part in as_memory(mbarrier).parts():
+        _arrive_after_copies(part, counted_in=bool(unwrap(increment_count)))
+
+
+def _arrive_after_copies(mbarrier: SharedMemory, *, counted_in: bool) -> None:
+    program, barrier = running(), mbarrier.barrier()
     partition, here = program.current, site()
     before, clock = list(partition.copies), partition.clock.copy()
-    counted_in = bool(unwrap(increment_count))
     partition.signals_copies = True
     arrivals = 1 if counted_in else 32 * partition.num_warps
     barrier.pending += counted_in
@@ -131,16 +154,17 @@ class Descriptor:
         self.block_type = gl._core.block_type(self.dtype, self.block_shape)
         self.block_type.shape = self.block_shape
         self.view = strided(base, self.shape, self.strides)
-        self.nbytes_per_cta = math.prod(self.block_shape) * self.view.itemsize
+        parts = sum(any(basis) for basis in bases_of(layout))  # each doubles their number
+        self.nbytes_per_cta = math.prod(self.block_shape) * self.view.itemsize >> parts
 
     @property
     def type(self) -> Descriptor:
         """What Gluon asks for block shape and layout."""
         return self
 
-    def box(self, coord: KernelValue, smem: SharedMemory) -> Box | None:
+    def check(self, coord: KernelValue, smem: SharedMemory) -> Ints:
         """
-        The part of a box that lies in the tensor: an index into the tensor and one into the box.
+        The coordinates of a box, where the shared memory fits it.
 
         Raises:
             ValueError: The shared memory does not fit the box, or, as a LayoutError, its layout.
@@ -159,15 +183,19 @@ class Descriptor:
                 f"the layouts of {smem.label} and {self.name} differ: {smem.layout} and "
                 f"{self.layout}",
             )
-        low = [max(0, one) for one in at]
-        high = [
-            min(size, one + block)
-            for size, one, block in zip(self.shape, at, self.block_shape, strict=True)
-        ]
-        if any(end <= start for start, end in zip(low, high, strict=True)):
+        if self.box(at, self.block_shape) is None:
             # it reads zeros, or writes nothing
             text = f"the box at {at} lies outside {self.name}, whose shape is {self.shape}"
             hazard("tma-box-out-of-bounds", text, site(), legal=True)
+        return at
+
+    def box(self, at: Ints, sizes: Ints) -> Box | None:
+        """What of a box lies in the tensor: an index into the tensor and one into the box."""
+        low = [max(0, one) for one in at]
+        high = [
+            min(size, one + block) for size, one, block in zip(self.shape, at, sizes, strict=True)
+        ]
+        if any(end <= start for start, end in zip(low, high, strict=True)):
             return None
         spans = list(zip(low, high, at, strict=True))
         return (
@@ -199,7 +227,7 @@ def _count_box(
         key = tally.launches, tuple(reversed(program.index))  # x runs fastest
         tally.boxes.setdefault(key, {})[place] = nbytes
     program.count(kind, nbytes)
-    program.count(direction, nbytes)
+    program.count(COUNTED[direction], nbytes)
     program.count("sectors", sectors_of(part) if part is not None else 0)
 
 
@@ -215,29 +243,53 @@ def _tma_load(
 ) -> None:
     if not truth(pred):
         return
-    program = running()
+    program, into = running(), as_memory(result)
     program.step()
-    signalled = as_memory(barrier).barrier()
-    box = as_descriptor(tensor_desc).box(coord, as_memory(result))
-    source = tensor_desc.view
+    at = as_descriptor(tensor_desc).check(coord, into)
+    parts = into.boxes()
+    for partition, mine in zip(program.each(), parts, strict=True):
+        # a multicast is issued by the first of the CTAs that have the same box, and fills them all
+        among = [cta for cta, one in enumerate(parts) if one == mine]
+        if not unwrap(multicast):
+            among = [partition.cta]
+        if partition.cta != among[0]:
+            continue
+        where = [start + one.start for start, one in zip(at, mine, strict=True)]
+        box = tensor_desc.box(where, into.part(partition.cta).shape)
+        source = tensor_desc.view[box[0]] if box else None
+        _count_box("TMA load", "load", source, (tensor_desc.name, *where))
+        for cta in among:
+            _load_box(tensor_desc, source, box, as_memory(barrier).part(cta), into.part(cta))
+
+
+def _load_box(
+    descriptor: Descriptor,
+    source: Array | None,
+    box: Box | None,
+    barrier: SharedMemory,
+    result: SharedMemory,
+) -> None:
+    """Issue what fills one CTA's part of a box and signals that CTA's barrier."""
+    program, signalled = running(), barrier.barrier()
 
     def run() -> None:
-        result.view[...] = np.nan if tensor_desc.padding == "nan" else 0
+        result.view[...] = np.nan if descriptor.padding == "nan" else 0
         if box:
-            result.view[box[1]] = source[box[0]]
+            result.view[box[1]] = source
 
-    place = (tensor_desc.name, *shape_of(coord))
-    _count_box("TMA load", "loaded_bytes", source[box[0]] if box else None, place)
     operation = program.issue(
         "TMA load",
         run,
         label=result.label,
         barrier=signalled,
-        nbytes=tensor_desc.nbytes_per_cta,
+        nbytes=descriptor.nbytes_per_cta,
         phase=signalled.phase,
     )
     result.access(write=True, operation=operation)
-    result.view[...] = poison(tensor_desc.dtype)
+    if barrier.home != program.current.cta:
+        signalled.check_signal_from_afar(program.current)
+        operation.clock = Clock()  # its bytes tell the other CTA nothing of who sent them
+    result.view[...] = poison(descriptor.dtype)
     signalled.addressed.append(operation)
     program.pending.append(operation)
     program.loads.append(operation)
@@ -249,21 +301,26 @@ def _tma_store(*names: str, update: Update) -> None:
     ) -> None:
         program = running()
         program.step()
-        box = as_descriptor(tensor_desc).box(coord, as_memory(src))
-        target = tensor_desc.view
-
-        def run() -> None:
-            if box:
-                target[box[0]] = update(target[box[0]], src.view[box[1]])
-
-        _count_box("TMA store", "stored_bytes", target[box[0]] if box else None)
-        operation = program.issue(
-            "TMA store", run, label=src.label, nbytes=tensor_desc.nbytes_per_cta
-        )
-        src.access(write=False, operation=operation)
-        program.current.stores.append(operation)
+        at = as_descriptor(tensor_desc).check(coord, as_memory(src))
+        for part, mine in zip(src.parts(), src.boxes(), strict=True):
+            where = [start + one.start for start, one in zip(at, mine, strict=True)]
+            _store_box(tensor_desc, tensor_desc.box(where, part.shape), part, update)
 
     TMA.update(dict.fromkeys(names, apply))
+
+
+def _store_box(descriptor: Descriptor, box: Box | None, src: SharedMemory, update: Update) -> None:
+    """Issue what stores one CTA's part of a box."""
+    program, target = running(), descriptor.view
+
+    def run() -> None:
+        if box:
+            target[box[0]] = update(target[box[0]], src.view[box[1]])
+
+    _count_box("TMA store", "store", target[box[0]] if box else None)
+    operation = program.issue("TMA store", run, label=src.label, nbytes=descriptor.nbytes_per_cta)
+    src.access(write=False, operation=operation)
+    program.current.stores.append(operation)
 
 
 _tma_store("async_store", "async_copy_shared_to_global", update=UPDATES["xchg"])
@@ -274,7 +331,8 @@ for _name in ("add", "max", "min", "and", "or", "xor"):
 @export(TMA)
 def _store_wait(pendings: KernelValue, read_only: KernelValue = True) -> None:
     program = running()
-    program.retire(program.current.stores, int(unwrap(pendings)))
+    for partition in program.each():
+        program.retire(partition.stores, int(unwrap(pendings)))
 
 
 @export(TMA)

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 import triton.language as tl
 
-from harness.simulators.gluon.context import fault, hazard, site
+from harness.simulators.gluon.cluster_order import GlobalAccess
+from harness.simulators.gluon.context import fault, hazard, not_modelled, site
+from harness.simulators.gluon.layouts import FREE, boxes, copies
 from harness.simulators.gluon.tensors import (
     GL,
     Memory,
@@ -29,6 +31,7 @@ from harness.simulators.gluon.values import (
 )
 
 SECTOR_BYTES = 32  # what one request to L2 fetches at least
+COUNTED = {"load": "loaded_bytes", "store": "stored_bytes"}
 
 
 def pointer_to(tensor: torch.Tensor, name: str) -> Tensor:
@@ -94,14 +97,40 @@ def addressed(pointer: KernelValue, mask: KernelValue) -> tuple[Array, Array]:
     return np.where(on, offsets, 0), on
 
 
-def count_access(memory: Memory, offsets: Array, on: Array, what: str) -> None:
-    """Count what one access through pointers moves."""
-    size = memory.flat.itemsize
-    start = memory.flat.__array_interface__["data"][0]
-    touched = np.unique((start + offsets[on].astype(np.int64) * size) // SECTOR_BYTES)
+def count_access(pointer: Tensor, offsets: Array, on: Array, kind: str) -> None:
+    """
+    Count what one access through pointers moves, a "load", a "store" or an "atomic".
+
+    CTAs that have copies of the pointers each load; the first of them alone stores.
+    """
+    assert pointer.memory is not None
+    program, flat = running(), pointer.memory.flat
+    addresses = flat.__array_interface__["data"][0] + offsets.astype(np.int64) * flat.itemsize
+    known = kind == "load" and not isinstance(pointer.layout, FREE)
+    times = copies(pointer.layout, program.num_ctas) if known else 1
+    for what in ("load", "store") if kind == "atomic" else (kind,):
+        program.count(COUNTED[what], int(on.sum()) * flat.itemsize * times)
+        program.count("sectors", np.unique(addresses[on] // SECTOR_BYTES).size * times)
+    if program.num_ctas > 1:
+        _note_by_cta(pointer, addresses, on, kind)
+
+
+def _note_by_cta(pointer: Tensor, addresses: Array, on: Array, kind: str) -> None:
+    """Note which CTA of a cluster accesses what; a layout still open tells nothing."""
+    assert pointer.memory is not None
     program = running()
-    program.count(what, int(on.sum()) * size)
-    program.count("sectors", touched.size)
+    parts = boxes(pointer.layout, addresses.shape, program.num_ctas)
+    for partition, part in zip(program.each(), parts or [()] * program.num_ctas, strict=True):
+        if parts and (kind == "load" or part not in parts[: partition.cta]):
+            access = GlobalAccess(
+                partition=partition,
+                epoch=partition.tick(),
+                kind=kind,
+                name=pointer.memory.name,
+                addresses=np.unique(addresses[part][on[part]]),
+                site=site(),
+            )
+            program.afar.note(access)
 
 
 @export(GL)
@@ -111,7 +140,7 @@ def _load(
     running().tick()
     offsets, on = addressed(pointer, mask)
     memory, dtype = pointer.memory, pointer.dtype.element_ty
-    count_access(memory, offsets, on, "loaded_bytes")
+    count_access(pointer, offsets, on, "load")
     # what is masked off holds anything where nothing else is asked for
     fill = poison(dtype) if unwrap(other) is None else as_tensor(other).values
     fill = np.asarray(fill).astype(numpy_dtype(dtype))
@@ -129,11 +158,21 @@ def _store(
     offsets, on = addressed(pointer, mask)
     given = as_tensor(value).to(pointer.dtype.element_ty)
     meet(pointer, given, "a pointer and the value stored")
-    count_access(pointer.memory, offsets, on, "stored_bytes")
+    count_access(pointer, offsets, on, "store")
     pointer.memory.flat[offsets[on]] = np.broadcast_to(given.values, offsets.shape)[on]
 
 
 # ---- atomics --------------------------------------------------------------------------------
+
+
+class OfOneCta(Tensor):
+    """What an atomic gives that one CTA performs for several: Triton tells the others nothing."""
+
+    @property
+    def values(self) -> Any:  # noqa: ANN401 -- as in Tensor
+        """None that all CTAs have."""
+        raise not_modelled("the result of an atomic that one CTA of a cluster does for others")
+
 
 Update = Callable[[Any, Any], Any]  # what was there and the operand, to what is there then
 UPDATES: dict[str, Update] = {
@@ -151,15 +190,15 @@ def _updated(pointer: KernelValue, mask: KernelValue, change: Callable[[Any, int
     """One element after the other: `change` is given what is there and which lane it is."""
     running().step()
     offsets, on = addressed(pointer, mask)
-    count_access(pointer.memory, offsets, on, "loaded_bytes")
-    count_access(pointer.memory, offsets, on, "stored_bytes")
+    count_access(pointer, offsets, on, "atomic")
     flat, dtype = pointer.memory.flat, pointer.dtype.element_ty
     before = np.full(offsets.size, poison(dtype), numpy_dtype(dtype))
     for lane, (offset, active) in enumerate(zip(offsets.ravel(), on.ravel(), strict=True)):
         if active:
             before[lane] = flat[offset]
             flat[offset] = change(flat[offset], lane)
-    return Tensor(before.reshape(offsets.shape)[()], dtype, pointer.layout)
+    alone = copies(pointer.layout, running().num_ctas) == 1
+    return (Tensor if alone else OfOneCta)(before.reshape(offsets.shape)[()], dtype, pointer.layout)
 
 
 def _atomic(name: str) -> None:

@@ -16,6 +16,7 @@ from harness.simulators.gluon.tensors import (
     GL,
     Tensor,
     as_tensor,
+    check_same_ctas,
     export,
     layout_here,
     meet,
@@ -56,13 +57,7 @@ def _num_warps() -> int:
 
 @export(GL)
 def _num_ctas() -> int:
-    return 1
-
-
-@export(GL, "barrier", "thread_barrier")
-def _barrier(**_: KernelValue) -> None:
-    """Join the threads of a partition: they are one agent anyway."""
-    running().step()
+    return running().num_ctas
 
 
 @export(GL)
@@ -178,8 +173,9 @@ def _broadcast(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 @export(GL)
 def _convert_layout(x: Tensor, layout: KernelValue, assert_trivial: KernelValue = False) -> Tensor:
-    x = as_tensor(x)
-    return Tensor(x.values, x.dtype, layout_here(layout), memory=x.memory)
+    x, layout = as_tensor(x), layout_here(layout)
+    check_same_ctas(x.layout, layout, x.shape, "convert_layout")
+    return Tensor(x.values, x.dtype, layout, memory=x.memory)
 
 
 @export(GL)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from triton.experimental.gluon._runtime import GluonJITFunction
+from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from harness.base.errors import HarnessError
@@ -24,6 +25,7 @@ from harness.simulators.gluon.values import KernelValue, unwrap
 from harness.simulators.hazards import Hazard
 
 Order = Literal["forward", "reversed", "shuffled"]
+CLUSTERS = (1, 2, 4, 8, 16)  # CTAs; more than 8 only where the GPU allows it
 # what a launch takes beside the kernel's parameters
 OPTIONS = frozenset(
     {
@@ -110,8 +112,11 @@ class Simulator:
             Hazard: The first one, unless they are collected.
             NotModelled: The kernel uses what the simulator lacks.
         """
-        if int(unwrap(kwargs.get("num_ctas", 1))) != 1:
-            raise not_modelled("a launch with num_ctas, a cluster")
+        num_ctas = int(unwrap(kwargs.get("num_ctas", 1)))
+        if num_ctas not in CLUSTERS:
+            raise ValueError(f"num_ctas: expected one of {CLUSTERS}, found {num_ctas}")
+        if num_ctas > 1 and not hasattr(hopper, "cluster"):
+            raise not_modelled("a cluster (num_ctas) before Triton 3.7, which gave it a barrier")
         parameters = kernel.signature.parameters
         given = {
             name: value
@@ -145,6 +150,7 @@ class Simulator:
                         tally=self.tally,
                         most_steps=self.settings.most_steps,
                         kernel=kernel.__name__,
+                        num_ctas=num_ctas,
                     )
                     if self.keep_programs:
                         self.programs.append(program)

@@ -1,10 +1,10 @@
-"""One program (CTA): its partitions, what is in flight, and in which order all of it happens."""
+"""One program: its partitions, what is in flight, and in which order all of it happens."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from harness.simulators.gluon.agents import WHOLE, Barrier, Operation, Partition, Waiting, in_words
+from harness.simulators.gluon.cluster_order import ClusterBarrier, GlobalOrder
 from harness.simulators.gluon.context import fault, hazard, site
 from harness.simulators.hazards import Hazard, Place
 
@@ -58,7 +59,7 @@ class Tally:
 
 class Program:
     """
-    One CTA as it runs.
+    One CTA as it runs, or the CTAs of a cluster.
 
     Each partition is a greenlet that runs its Python code once for all its threads. They take
     turns where one could see what another does; what is in flight lands by the `policy`.
@@ -75,11 +76,15 @@ class Program:
         tally: Tally,
         most_steps: int = MOST_STEPS,
         kernel: str = "",
+        num_ctas: int = 1,
     ) -> None:
         self.kernel, self.index, self.grid = kernel, tuple(index), tuple(grid)
         self.rng, self.policy, self.tally, self.most_steps = rng, policy, tally, most_steps
-        self.partitions = [Partition(index=0, name=WHOLE, num_warps=num_warps)]
-        self.current = self.partitions[0]
+        self.num_ctas = num_ctas
+        self.partitions: list[Partition] = []  # those of the first CTA
+        self.current = self.add_partition(WHOLE, num_warps)
+        self.cluster = ClusterBarrier()
+        self.afar = GlobalOrder()
         self.hub = getcurrent()
         self.steps = 0
         self.operations: list[Operation] = []
@@ -90,13 +95,36 @@ class Program:
         self.waited: list[tuple[Partition, Waiting, int]] = []  # until which step
         self.work: list[tuple[int, Partition, str]] = []  # functions by name, at which step
 
+    # ---- partitions ------------------------------------------------------------------------
+
+    def add_partition(self, name: str, num_warps: int) -> Partition:
+        """A partition more, in each CTA; that of the first one is returned."""
+        index = len(self.partitions)
+        peers = [
+            Partition(index=index, name=name, num_warps=num_warps, cta=cta)
+            for cta in range(self.num_ctas)
+        ]
+        for one in peers:
+            one.peers = peers
+        self.partitions.append(peers[0])
+        return peers[0]
+
+    @property
+    def everyone(self) -> Iterator[Partition]:
+        """The partitions of all CTAs."""
+        return (peer for one in self.partitions for peer in one.peers)
+
+    def each(self) -> Iterator[Partition]:
+        """The current partition of one CTA after the other, each made the current one."""
+        leader = self.current
+        for peer in leader.peers:
+            self.current = peer
+            yield peer
+        self.current = leader
+
     # ---- operations ------------------------------------------------------------------------
 
-    def knows(self, operation: Operation) -> bool:
-        """Whether the current partition knows that an operation is complete."""
-        return self.current.clock.knows_complete(operation.number)
-
-    def issue(self, kind: str, run: Callable[[], Any], **details: Any) -> Operation:  # noqa: ANN401
+    def issue(self, kind: str, run: Callable[[], None], **details: Any) -> Operation:  # noqa: ANN401
         """Make an operation of the current partition; its destination is the caller's to mark."""
         operation = Operation(
             kind=kind,
@@ -115,7 +143,8 @@ class Program:
         """Have an operation read and write its bytes, then signal."""
         if operation.complete:
             return
-        operation.result, operation.complete = operation.run(), True
+        operation.run()
+        operation.complete = True
         operation.landed = self.steps
         if operation in self.pending:
             self.pending.remove(operation)
@@ -142,10 +171,16 @@ class Program:
         """Add to a count, and to what was done while other things were in flight."""
         self.tally.counts[what] += amount
         kinds = {one.kind for one in self.pending if one.kind == "TMA load"}
-        for one in self.partitions:
-            own = {queue[0].kind for queue in (one.products, one.stores, one.copies) if queue}
+        for leader in self.partitions:
+            queues = (
+                queue
+                for one in leader.peers
+                for queue in (one.products, one.stores, one.copies)
+                if queue
+            )
+            own = {queue[0].kind for queue in queues}
             kinds |= own
-            if one is self.current:
+            if leader.index == self.current.index:
                 self.tally.under_own.update(dict.fromkeys(((what, kind) for kind in own), amount))
         for kind in kinds:
             self.tally.under[what, kind] += amount
@@ -182,16 +217,24 @@ class Program:
         for operation in list(self.pending):
             if self.rng.random() < chance:
                 self.complete(operation)
-        for one in self.partitions:
+        for one in self.everyone:
             for queue in (one.products, one.stores, one.copies):
                 for operation in queue:
                     if self.rng.random() >= chance:
                         break
                     self.complete(operation)
 
-    def wait(self, over: Callable[[], bool], words: str, barrier: Barrier | None = None) -> None:
+    def wait(
+        self,
+        over: Callable[[], bool],
+        words: str,
+        barriers: Sequence[Barrier] = (),
+        parity: int = 0,
+    ) -> None:
         """Let the others go on until something is true."""
-        waiting = Waiting(over=over, words=words, barrier=barrier, site=site(), since=self.steps)
+        waiting = Waiting(
+            over=over, words=words, barriers=barriers, parity=parity, site=site(), since=self.steps
+        )
         partition = self.current
         partition.waiting = waiting
         while not over():
@@ -229,7 +272,7 @@ class Program:
 
     def _wanted(self, alive: Sequence[Partition]) -> list[Operation]:
         """What may land when nobody can go on: where all is late, what somebody waits for."""
-        waited = [one.waiting.barrier for one in alive if one.waiting and one.waiting.barrier]
+        waited = [barrier for one in alive if one.waiting for barrier in one.waiting.barriers]
         labels = {barrier.label for barrier in waited}
         wanted = [one for one in self.pending if one.barrier in waited or one.label in labels]
         return wanted if wanted and self.policy == "late" else self.pending
@@ -237,7 +280,7 @@ class Program:
     def _finish(self) -> None:
         """Tell of what the program leaves behind."""
         known = 0
-        for one in self.partitions:
+        for one in self.everyone:
             known |= one.clock.done
         for load in self.loads:
             if not known >> load.number & 1:
@@ -247,7 +290,7 @@ class Program:
                     None,
                     load.site,
                 )
-        for one in self.partitions:
+        for one in self.everyone:
             for store in one.stores:
                 hazard(
                     "store-not-waited",

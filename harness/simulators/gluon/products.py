@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from harness.simulators.gluon.agents import Partition
-from harness.simulators.gluon.context import fault
+from harness.simulators.gluon.agents import Product
+from harness.simulators.gluon.context import fault, site
 from harness.simulators.gluon.layouts import (
+    Box,
     DotOperandLayout,
     Layout,
     LayoutError,
     NVMMADistributedLayout,
     NVMMASharedLayout,
+    boxes,
+    copies,
     equal,
 )
 from harness.simulators.gluon.mbarriers import HOPPER
@@ -72,7 +75,8 @@ def _in_registers(
         _check_operand(operand, acc.layout, index)
     program = running()
     program.step()
-    program.count("flops", 2 * a.numel * b.shape[1])
+    many = program.num_ctas
+    program.count("flops", 2 * a.numel * b.shape[1] * copies(acc.layout, many))
     total = (multiply(a.values, b.values) + acc.values).astype(numpy_dtype(acc.dtype))
     return Tensor(total, acc.dtype, acc.layout)
 
@@ -149,32 +153,71 @@ def _warpgroup_mma(
 ) -> Tensor | Accumulator:
     program = running()
     program.step()
-    partition = program.current
-    _check(a, b, acc, partition.num_warps)
+    _check(a, b, acc, program.current.num_warps)
+    many, numpys = program.num_ctas, numpy_dtype(acc.dtype)
     keeps = truth(use_acc)
     # chained accumulators stay in flight
     chained = acc.product if keeps else None
-    start: Any = 0 if not keeps or chained else acc.values
-    registers = a.values if isinstance(a, Tensor) else None
-    numpys = numpy_dtype(acc.dtype)
-    shape = (a.shape[0], b.shape[1])
+    start: Any = chained.result if chained else acc.values if keeps else None
+    left = a.values if isinstance(a, Tensor) else a.view
+    result = np.full((a.shape[0], b.shape[1]), np.nan, numpys)
     for what in ("flops", "wgmma"):
-        program.count(what, 2 * shape[0] * shape[1] * a.shape[1])
-
-    def run() -> Array:
-        found = _on_tensor_core(a.view if registers is None else registers, b.view)
-        total: Array = (found + (chained.result if chained else start)).astype(numpys)
-        return total
-
-    operation = program.issue("wgmma", run, label=b.label, shape=shape)
-    for operand in (a, b):
-        if isinstance(operand, SharedMemory):
-            operand.access(write=False, operation=operation)
-    partition.products.append(operation)
+        program.count(what, 2 * result.size * a.shape[1] * copies(acc.layout, many))
+    product = Product(operations=[], result=result, site=site())
+    for partition, box in zip(program.each(), _parts(a, b, acc), strict=True):
+        (rows, columns), before = box, None if start is None else start[box]
+        compute = _computing(left[rows], b.view[:, columns], result[box], before)
+        operation = program.issue("wgmma", compute, label=b.label)
+        product.operations.append(operation)
+        for operand in (a, b):
+            if isinstance(operand, SharedMemory):
+                operand.part(partition.cta).access(write=False, operation=operation)
+        partition.products.append(operation)
     if unwrap(is_async):
-        return Accumulator(operation, acc.dtype, acc.layout)
-    program.retire(partition.products, 0)
-    return Tensor(operation.result, acc.dtype, acc.layout)
+        return Accumulator(product, acc.dtype, acc.layout)
+    for partition in program.each():
+        program.retire(partition.products, 0)
+    return Tensor(result, acc.dtype, acc.layout)
+
+
+def _computing(a: Array, b: Array, result: Array, start: Array | None) -> Callable[[], None]:
+    """What one CTA does once its operands are read: views, all of them."""
+
+    def run() -> None:
+        found = _on_tensor_core(a, b)
+        result[...] = found if start is None else found + start
+
+    return run
+
+
+def _parts(a: KernelValue, b: SharedMemory, acc: KernelValue) -> Sequence[Box]:
+    """
+    Which rows and columns of the product each CTA of a cluster computes.
+
+    Raises:
+        LayoutError: A CTA lacks part of the operands that it needs for them.
+    """
+    many = running().num_ctas
+    mine = boxes(acc.layout, acc.shape, many)
+    assert mine
+    for operand, axis in ((a, 0), (b, 1)):
+        has = boxes(operand.layout, operand.shape, many)
+        for cta, box in enumerate(mine):
+            part = [slice(0, size) for size in operand.shape]
+            part[axis] = box[axis]
+            if has and not _within(part, has[cta]):
+                raise fault(
+                    LayoutError,
+                    f"wgmma: CTA {cta} of the cluster lacks part of what it multiplies: the "
+                    f"accumulator has {acc.layout}, an operand {operand.layout}",
+                )
+    return mine
+
+
+def _within(inner: Sequence[slice], outer: Sequence[slice]) -> bool:
+    """Whether a box lies in another."""
+    pairs = zip(inner, outer, strict=True)
+    return all(one.start >= other.start and one.stop <= other.stop for one, other in pairs)
 
 
 @export(HOPPER)
@@ -182,7 +225,8 @@ def _warpgroup_mma_wait(num_outstanding: KernelValue = 0, deps: KernelValue = No
     if deps is None:
         raise fault(ValueError, "warpgroup_mma_wait takes deps=, the accumulators it waits for")
     program = running()
-    program.retire(program.current.products, int(unwrap(num_outstanding)))
+    for partition in program.each():
+        program.retire(partition.products, int(unwrap(num_outstanding)))
     # their values may still be in flight
     found = tuple(
         Tensor(None, one.dtype, one.layout, product=one.product)
@@ -217,7 +261,9 @@ def _warp_specialize(
             f"warp_specialize: {len(workers)} workers, {len(worker_num_warps)} numbers of warps",
         )
     names = _told_apart([first, *(work for work, _ in workers)])
-    main.name = names[0]
+    for one in main.peers:
+        one.name = names[0]
+    program.cluster.check_workers()
     counts = [int(unwrap(one)) for one in worker_num_warps]
     if any(one < 1 or one & (one - 1) for one in counts):
         raise fault(
@@ -227,11 +273,11 @@ def _warp_specialize(
         if any(isinstance(one, Tensor) and one.shape for one in args):
             raise fault(ValueError, "warp_specialize: a worker cannot be given a register tensor")
         if index == len(program.partitions):
-            program.partitions.append(Partition(index=index, name="", num_warps=0))
+            program.add_partition("", 0)
         partition = program.partitions[index]
-        partition.name = names[index]
-        partition.num_warps = counts[index - 1]
-        partition.clock.join(main.clock)
+        for one, other in zip(partition.peers, main.peers, strict=True):
+            one.name, one.num_warps = names[index], counts[index - 1]
+            one.clock.join(other.clock)
         program.spawn(partition, work, args)
     program.step()
     result = first(*first_args)
@@ -240,5 +286,6 @@ def _warp_specialize(
         lambda: all(one.greenlet.dead for one in mine), "waits for the other partitions to finish"
     )
     for one in mine:
-        main.clock.join(one.clock)
+        for theirs, ours in zip(one.peers, main.peers, strict=True):
+            ours.clock.join(theirs.clock)
     return result

@@ -8,7 +8,15 @@ import triton.language as tl
 
 from harness.simulators.gluon.context import fault
 from harness.simulators.gluon.layouts import ANY, FREE, SliceLayout
-from harness.simulators.gluon.tensors import GL, Tensor, as_tensor, export, running
+from harness.simulators.gluon.tensors import (
+    GL,
+    Tensor,
+    as_tensor,
+    check_same_ctas,
+    check_whole,
+    export,
+    running,
+)
 from harness.simulators.gluon.values import Array, Dtype, KernelValue, numpy_dtype, unwrap
 
 Arrays = list[Array]
@@ -31,15 +39,19 @@ def _reduced(
     return Tensor(values, dtype, ANY if isinstance(x.layout, FREE) else SliceLayout(axis, x.layout))
 
 
-def _along(x: KernelValue, axis: KernelValue) -> tuple[Tensor, int]:
-    """A tensor and a whole axis of it; all of it when none is given."""
+def _along(x: KernelValue, axis: KernelValue, *, scans: bool = False) -> tuple[Tensor, int]:
+    """A tensor and a whole axis of it; all of it when none is given. `scans`: in order."""
     running().tick()
     x, axis = as_tensor(x), unwrap(axis)
     if axis is not None and (type(axis) is not int or not -len(x.shape) <= axis < len(x.shape)):
         raise fault(ValueError, f"expected one of {len(x.shape)} axes, found {axis!r}")
+    if axis is not None:
+        axis += len(x.shape) * (axis < 0)
+    # a scan is built for no axis of a tensor that is split: ScanOpToLLVM.cpp asserts
+    check_whole(x.layout, None if scans else axis, "a scan" if scans else "a reduction or a gather")
     if axis is None:
         return Tensor(np.ravel(x.values), x.dtype, ANY), 0
-    return x, axis + len(x.shape) * (axis < 0)
+    return x, axis
 
 
 @export(GL)
@@ -90,13 +102,13 @@ def _reduce_or(x: Tensor, axis: KernelValue, keep_dims: KernelValue = False) -> 
 
 @export(GL)
 def _cumsum(x: Tensor, axis: KernelValue = 0, **_: KernelValue) -> Tensor:
-    x, axis = _along(x, axis)
+    x, axis = _along(x, axis, scans=True)
     return Tensor(np.cumsum(x.values, axis=axis, dtype=x.values.dtype), x.dtype, x.layout)
 
 
 @export(GL)
 def _cumprod(x: Tensor, axis: KernelValue = 0, **_: KernelValue) -> Tensor:
-    x, axis = _along(x, axis)
+    x, axis = _along(x, axis, scans=True)
     return Tensor(np.cumprod(x.values, axis=axis, dtype=x.values.dtype), x.dtype, x.layout)
 
 
@@ -147,7 +159,7 @@ def _associative_scan(
     x: KernelValue, axis: KernelValue, combine_fn: Callable[..., Any], reverse: KernelValue = False
 ) -> Any:  # noqa: ANN401 -- a tensor, or as many as were given
     tensors = x if isinstance(x, tuple) else (x,)
-    axis = _along(tensors[0], axis)[1]
+    axis = _along(tensors[0], axis, scans=True)[1]
     step = -1 if unwrap(reverse) else 1
     now = [np.moveaxis(one.values, axis, -1)[..., ::step] for one in tensors]
     distance = 1
@@ -173,6 +185,7 @@ def _associative_scan(
 @export(GL)
 def _gather(source: Tensor, index: Tensor, axis: KernelValue) -> Tensor:
     source, axis = _along(source, axis)
+    check_same_ctas(source.layout, index.layout, index.shape, "gather")
     values = np.take_along_axis(source.values, index.values, axis)
     return Tensor(values, source.dtype, index.layout)
 
@@ -181,6 +194,7 @@ def _gather(source: Tensor, index: Tensor, axis: KernelValue) -> Tensor:
 def _histogram(
     x: Tensor, num_bins: KernelValue, mask: KernelValue = None, layout: KernelValue = None
 ) -> Tensor:
+    check_whole(x.layout, None, "a histogram")
     values = x.values if mask is None else x.values[mask.values]
     counts = np.bincount(values.ravel(), minlength=unwrap(num_bins)).astype(np.int32)
     return Tensor(counts, tl.int32, unwrap(layout) or ANY)

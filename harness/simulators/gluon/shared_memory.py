@@ -5,15 +5,31 @@ from __future__ import annotations
 import linecache
 import math
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from harness.simulators.gluon import compiler
 from harness.simulators.gluon.accesses import Access, Allocation, tell_conflict, tell_unwritten
 from harness.simulators.gluon.agents import Barrier, Operation
-from harness.simulators.gluon.context import fault, site
-from harness.simulators.gluon.layouts import Layout, SharedLayout
-from harness.simulators.gluon.tensors import GL, Tensor, export, layout_here, running
+from harness.simulators.gluon.context import fault, not_modelled, site
+from harness.simulators.gluon.layouts import (
+    Box,
+    Layout,
+    LayoutError,
+    SharedLayout,
+    boxes,
+    copies,
+    flaw_of_ctas,
+)
+from harness.simulators.gluon.tensors import (
+    GL,
+    Tensor,
+    check_same_ctas,
+    export,
+    layout_here,
+    running,
+)
 from harness.simulators.gluon.values import (
     Array,
     Dtype,
@@ -29,13 +45,23 @@ ASSIGNED = re.compile(r"\s*([\w.]+)\s*=")
 
 
 class SharedMemory:
-    """A shared memory descriptor: a view into an allocation. Two overlap if their views do."""
+    """
+    A shared memory descriptor: a view into an allocation. Two overlap if their views do.
+
+    In a cluster its layout spreads it over the CTAs; `home` is the CTA that has this part of it.
+    """
 
     def __init__(
-        self, allocation: Allocation, view: Array, dtype: Dtype, layout: Layout, label: str
+        self,
+        allocation: Allocation,
+        view: Array,
+        dtype: Dtype,
+        layout: Layout,
+        label: str,
+        home: int = 0,
     ) -> None:
         self.allocation, self.view, self.dtype = allocation, view, dtype
-        self.layout, self.label = layout, label
+        self.layout, self.label, self.home = layout, label, home
         start, base = (one.__array_interface__["data"][0] for one in (view, allocation.raw))
         self.offset: int = start - base
 
@@ -64,6 +90,29 @@ class SharedMemory:
         """The dtype, by Gluon's other name."""
         return self.dtype
 
+    # ---- the CTAs of a cluster -------------------------------------------------------------
+
+    def boxes(self) -> tuple[Box, ...]:
+        """What each CTA has of it."""
+        found = boxes(self.layout, self.shape, running().num_ctas)
+        assert found is not None
+        return found
+
+    def part(self, cta: int) -> SharedMemory:
+        """What a CTA has of it."""
+        if running().num_ctas == 1:
+            return self
+        view, label = self.view[self.boxes()[cta]], f"{self.label} of CTA {cta}"
+        return SharedMemory(self.allocation, view, self.dtype, self.layout, label, cta)
+
+    def parts(self) -> Iterator[SharedMemory]:
+        """What one CTA after the other has of it, whose partition is made the current one."""
+        return (self.part(one.cta) for one in running().each())
+
+    def _not_in_a_cluster(self, what: str) -> None:
+        if running().num_ctas > 1:
+            raise not_modelled(f"{what} of shared memory in a cluster")
+
     # ---- views -----------------------------------------------------------------------------
 
     def _part(self, view: Array, label: str, layout: Layout = None) -> SharedMemory:
@@ -81,6 +130,8 @@ class SharedMemory:
         """Some entries along an axis."""
         start, length, dim = (int(unwrap(one)) for one in (start, length, dim))
         label = f"{self.label}.slice({start}, {length}, {dim})"
+        if running().num_ctas > 1:
+            raise fault(LayoutError, f"{label}: Triton builds no slice in a cluster")
         if start < 0 or start + length > self.shape[dim]:
             text = f"{label}, where the axis has {self.shape[dim]}"
             raise Hazard("smem-out-of-bounds", text, site())
@@ -101,11 +152,14 @@ class SharedMemory:
         if math.prod(sizes) != self.numel:
             raise fault(ValueError, f"reshape takes as many elements, found {self.shape}, {sizes}")
         layout = compiler.shared_reshaped(self.layout, self.dtype, self.shape, sizes)
+        if layout is self.layout:  # where its parts lie then is not known
+            self._not_in_a_cluster("such a reshape")
         return self._part(self.view.reshape(sizes), self.label, layout)
 
     def _reinterpret(
         self, dtype: KernelValue, shape: KernelValue, layout: KernelValue
     ) -> SharedMemory:
+        self._not_in_a_cluster("_reinterpret")
         dtype, sizes = unwrap(dtype), shape_of(shape)
         numpys = numpy_dtype(dtype)
         end = self.offset + math.prod(sizes) * numpys.itemsize
@@ -125,7 +179,9 @@ class SharedMemory:
         """Read all of it into registers."""
         running().step()
         layout = layout_here(layout)
-        self.access(write=False)
+        check_same_ctas(self.layout, layout, self.shape, "load")
+        for part in self.parts():
+            part.access(write=False)
         self._count_conflicts(layout)
         return Tensor(self.view.copy(), self.dtype, layout)
 
@@ -140,8 +196,10 @@ class SharedMemory:
                 f"{value.dtype}{value.shape}",
             )
         running().step()
+        check_same_ctas(value.layout, self.layout, self.shape, "store")
         values = value.values
-        self.access(write=True)
+        for part in self.parts():
+            part.access(write=True)
         self._count_conflicts(value.layout)
         self.view[...] = values
 
@@ -153,6 +211,7 @@ class SharedMemory:
 
     def gather(self, indices: Tensor, axis: KernelValue) -> Tensor:
         """Read the entries that `indices` names along an axis."""
+        self._not_in_a_cluster("gather")
         running().step()
         self.access(write=False)
         values = np.take_along_axis(self.view, indices.values, unwrap(axis))
@@ -160,13 +219,19 @@ class SharedMemory:
 
     def scatter(self, values: Tensor, indices: Tensor, axis: KernelValue) -> None:
         """Write the entries that `indices` names along an axis."""
+        self._not_in_a_cluster("scatter")
         running().step()
         self.access(write=True)
         np.put_along_axis(self.view, indices.values, values.values, unwrap(axis))
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its CTA, and its offset there."""
+        return self.home, self.offset
+
     def barrier(self) -> Barrier:
         """The mbarrier that lies here."""
-        found = self.allocation.barriers.get(self.offset)
+        found = self.allocation.barriers.get(self.place)
         if found is None:
             text = f"{self.label} is used as an mbarrier, which it is only after mbarrier.init"
             raise Hazard("barrier-not-initialised", text, site())
@@ -177,14 +242,14 @@ class SharedMemory:
     def _written(self) -> Array:
         """Which bytes of this view have ever been written."""
         return np.lib.stride_tricks.as_strided(
-            self.allocation.written[self.offset :],
+            self.allocation.written[self.home, self.offset :],
             (*self.view.shape, self.view.itemsize),
             (*self.view.strides, 1),
         )
 
     def access(self, *, write: bool, operation: Operation | None = None) -> None:
         """
-        Record an access by the current partition, or by `operation`, which it issues.
+        Record an access to this part by the current partition, or by `operation`, which it issues.
 
         Those that it is not ordered with are hazards.
         """
@@ -200,7 +265,7 @@ class SharedMemory:
             site=operation.site if operation else site(),
         )
         kept = []
-        for one in self.allocation.accesses:
+        for one in self.allocation.accesses[self.home]:
             known = one.before(clock)
             clashes = (one.write or write) and (not known or one.unfenced(mine, clock))
             if clashes and np.shares_memory(one.view, self.view):
@@ -217,7 +282,7 @@ class SharedMemory:
         elif not self._written().all():
             tell_unwritten(mine)
         mine.epoch = partition.tick()
-        self.allocation.accesses = [*kept, mine]
+        self.allocation.accesses[self.home] = [*kept, mine]
 
 
 def as_memory(value: KernelValue) -> SharedMemory:
@@ -242,15 +307,18 @@ def _allocate_shared_memory(
     dtype, sizes, layout, here = unwrap(element_ty), shape_of(shape), unwrap(layout), site()
     if not isinstance(layout, SharedLayout):
         raise fault(TypeError, f"expected a SharedLayout, found {layout}")
-    numpys = numpy_dtype(dtype)
+    program, numpys = running(), numpy_dtype(dtype)
+    if flaw := flaw_of_ctas(layout, program.num_ctas):
+        raise fault(LayoutError, f"{layout}: {flaw}")
     nbytes = math.prod(sizes) * numpys.itemsize
     named = ASSIGNED.match(linecache.getline(here.file, here.line))
     allocation = Allocation(
         name=named[1] if named else "smem",
         raw=np.full(nbytes, 0xFF, np.uint8),
-        written=np.zeros(nbytes, bool),
+        written=np.zeros((program.num_ctas, nbytes), bool),
+        accesses=[[] for _ in range(program.num_ctas)],
     )
-    running().shared_bytes += nbytes
+    program.shared_bytes += nbytes * copies(layout, program.num_ctas) // program.num_ctas
     view = allocation.raw.view(numpys).reshape(sizes)
     memory = SharedMemory(allocation, view, dtype, layout, allocation.name)
     if value is not None:

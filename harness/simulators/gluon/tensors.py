@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from triton.experimental.gluon import language as gl
 
-from harness.simulators.gluon.agents import Operation
+from harness.simulators.gluon.agents import Product
 from harness.simulators.gluon.context import fault, hazard, site
-from harness.simulators.gluon.layouts import FREE, Layout, LayoutError, common, expanded, flaw_of
+from harness.simulators.gluon.layouts import (
+    FREE,
+    Layout,
+    LayoutError,
+    boxes,
+    common,
+    expanded,
+    flaw_of,
+    splits,
+)
 from harness.simulators.gluon.machine import Program
 from harness.simulators.gluon.values import (
     Array,
@@ -101,7 +110,7 @@ class Tensor:
         dtype: Dtype,
         layout: Layout = None,
         memory: Memory | None = None,
-        product: Operation | None = None,
+        product: Product | None = None,
     ) -> None:
         self._values, self.dtype, self.layout = values, dtype, layout
         self.memory, self.product = memory, product
@@ -117,7 +126,7 @@ class Tensor:
     def values(self) -> Any:  # noqa: ANN401 -- an array, or a scalar of NumPy
         """The elements; those of a product that is not known to be complete are a hazard."""
         if self.product is not None:
-            if not running().knows(self.product):
+            if not self.product.known:
                 hazard(
                     "missing-wgmma-wait",
                     "the accumulator of a wgmma in flight is used",
@@ -200,7 +209,7 @@ class Tensor:
 class Accumulator:
     """What an asynchronous wgmma returns: no tensor until it has been waited for."""
 
-    def __init__(self, product: Operation, dtype: Dtype, layout: Layout) -> None:
+    def __init__(self, product: Product, dtype: Dtype, layout: Layout) -> None:
         self.product, self.dtype, self.layout = product, dtype, layout
         self.shape = Sizes(product.shape)
 
@@ -227,9 +236,49 @@ def layout_here(layout: KernelValue) -> Layout:
         LayoutError: None of its tensors can have it.
     """
     layout = unwrap(layout)
-    if flaw := flaw_of(layout, running().current.num_warps):
+    if flaw := flaw_of(layout, running().current.num_warps, running().num_ctas):
         raise fault(LayoutError, f"{layout}: {flaw}")
     return layout
+
+
+def check_same_ctas(a: Layout, b: Layout, shape: Sequence[int], what: str) -> None:
+    """
+    Check that in a cluster each CTA has the same part of something of `shape` by both layouts.
+
+    Triton 3.6 and 3.7 build nothing for sm_90 that moves elements from one CTA to another: not
+    convert_layout (its mapa does not verify), nor loads and stores of shared memory.
+
+    Raises:
+        LayoutError: They differ.
+    """
+    many = running().num_ctas
+    if many == 1 or a is None or b is None:
+        return
+    mine, theirs = boxes(a, shape, many), boxes(b, shape, many)
+    if mine and theirs and mine != theirs:
+        raise fault(
+            LayoutError,
+            f"{what} would move elements between the CTAs of a cluster, which Triton does not "
+            f"build: {a} and {b}",
+        )
+
+
+def check_whole(layout: Layout, axis: int | None, what: str) -> None:
+    """
+    Check that each CTA has all of an axis that is combined, or of all where none is named.
+
+    Triton 3.6 and 3.7 combine nothing across CTAs: a reduction fails an assertion of
+    ReduceOpToLLVM.cpp, isReduceWithinCTA; a gather or a histogram is built, and wrong.
+
+    Raises:
+        LayoutError: The axis is split over CTAs.
+    """
+    if running().num_ctas > 1 and not isinstance(layout, FREE) and splits(layout, axis):
+        raise fault(
+            LayoutError,
+            f"{what} takes elements of several CTAs, which Triton does not build: combine what "
+            f"each CTA has, and exchange the results through global memory. Found {layout}",
+        )
 
 
 def as_tensor(value: KernelValue) -> Tensor:
