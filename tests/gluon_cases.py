@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent / "fixtures" / "gluon"
 FILES = {
     **dict.fromkeys(("transpose", "layernorm", "tma", "gemm", "ws"), FOLDER / "kernels.py"),
     **dict.fromkeys(("fa3", "pair", "relay", "pingpong", "scan"), FOLDER / "pipelines.py"),
-    **dict.fromkeys(("spread", "multicast", "shared", "split"), FOLDER / "clusters.py"),
+    **dict.fromkeys(("spread", "staged", "multicast", "shared", "split"), FOLDER / "clusters.py"),
 }
 FILES["grouped"] = FOLDER / "aggregates.py"
 BUGS = tomllib.loads((FOLDER / "bugs.toml").read_text(encoding="utf-8"))
@@ -119,6 +119,11 @@ def spread(module, num_ctas=2, rows=7):
     return module.softmax(x, num_ctas=num_ctas), x.double().softmax(1), 1e-6
 
 
+def staged(module, rows=7, columns=512, **sizes):
+    x = numbers(rows, columns)
+    return module.staged(x, **sizes), x * 2, 0
+
+
 def multicast(module, bases=((0, 0),), rows=40, columns=200, stages=2):
     x = numbers(rows, columns).half()
     return module.multicast(x, bases, STAGES=stages), x, 0
@@ -137,7 +142,7 @@ CASES = {
     for one in (*(transpose, layernorm, tma, gemm, ws, fa3, pair, relay, pingpong, scan, grouped),)
 }
 # programs that are clusters, which Triton 3.6 lacks the barrier of
-CLUSTERS = {one.__name__: one for one in (spread, multicast, shared, split)}
+CLUSTERS = {one.__name__: one for one in (spread, staged, multicast, shared, split)}
 if not hasattr(hopper, "cluster"):
     CLUSTERS.clear()
 EDGES = {

@@ -38,6 +38,7 @@ FUNCTIONS = {
     "pingpong": ("pingpong_kernel", "turn_consumer", "turn_producer"),
     "scan": ("scan_rows_kernel",),
     "spread": ("softmax_kernel",),
+    "staged": ("staged_kernel",),
     "multicast": ("multicast_kernel",),
     "shared": ("shared_kernel", "issue"),
     "split": ("split_kernel", "split_consumer", "split_producer"),

@@ -31,6 +31,9 @@ CASES = {
     "a row over 2 CTAs": (gluon_cases.spread, {}),
     "a row over 4 CTAs": (gluon_cases.spread, {"num_ctas": 4}),
     "a row over 16 CTAs": (gluon_cases.spread, {"num_ctas": 16, "rows": 1}),
+    "cp.async in each CTA": (gluon_cases.staged, {}),
+    "cp.async of a copy for each CTA": (gluon_cases.staged, {"bases": ((0, 0),)}),
+    "cp.async of a row for each CTA": (gluon_cases.staged, {"bases": ROWS, "rows": 2}),
     "a box for 2 CTAs": (gluon_cases.multicast, {}),
     "a box for 4 CTAs, 3 in flight": (
         gluon_cases.multicast,
@@ -272,6 +275,7 @@ def test_a_layout_of_other_ctas_has_a_flaw(layout, num_ctas, said):
 
 BUILT = {
     "softmax": ("barrier.cluster.arrive", "barrier.cluster.wait"),
+    "staged": ("cp.async.cg.shared.global", "cp.async.wait_group"),
     "multicast": ("fence.mbarrier_init.release.cluster", "barrier.cluster.arrive.relaxed"),
     "shared_gemm": ("wgmma.mma_async", "barrier.cluster.arrive"),
     "split_gemm": ("wgmma.mma_async", "setmaxnreg"),

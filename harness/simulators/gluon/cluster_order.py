@@ -53,7 +53,8 @@ class ClusterBarrier:
         use = self.arrivals.get(partition.index, 0)
         if use == self.waits.get(partition.index, 0):
             return False  # it has not arrived itself
-        idle = sum(one.num_warps for one in partitions) % WARPGROUP
+        # the warps that fill specialised ones up never come
+        idle = len(partitions) > 1 and sum(one.num_warps for one in partitions) % WARPGROUP
         return not idle and all(self.arrivals.get(one.index, 0) >= use for one in partitions)
 
     def check_workers(self) -> None:

@@ -29,7 +29,7 @@ from harness.simulators.gluon.tensors import (
     running,
     truth,
 )
-from harness.simulators.gluon.values import Array, KernelValue, numpy_dtype, unwrap
+from harness.simulators.gluon.values import Array, KernelValue, numpy_dtype, poison, unwrap
 from harness.simulators.triton_semantics import TF32_BITS
 
 WARPGROUP = 4  # warps
@@ -160,7 +160,7 @@ def _warpgroup_mma(
     chained = acc.product if keeps else None
     start: Any = chained.result if chained else acc.values if keeps else None
     left = a.values if isinstance(a, Tensor) else a.view
-    result = np.full((a.shape[0], b.shape[1]), np.nan, numpys)
+    result = np.full((a.shape[0], b.shape[1]), poison(acc.dtype), numpys)
     for what in ("flops", "wgmma"):
         program.count(what, 2 * result.size * a.shape[1] * copies(acc.layout, many))
     product = Product(operations=[], result=result, site=site())
