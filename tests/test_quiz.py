@@ -225,6 +225,17 @@ def test_of_one_mistake_one_question_is_asked(course):
             assert len(set(about)) == len(about), f"{name}, seed {seed}"
 
 
+def test_what_may_be_as_true_of_an_edit_is_no_other_choice(course):
+    found = [
+        mistake_questions.described(course["nvshmem_put_signal"], Random(seed))
+        for seed in range(60)
+    ]
+    some = [one for one in found if one.wrong == "quiet_not_yielded"]
+    assert some
+    for one in some:  # the line is the same, and so is the test
+        assert "stores the new cells while the edges may still be read" not in one.choices
+
+
 def test_a_question_is_made_while_the_one_before_is_answered(course):
     def questions():
         yield "first"
@@ -315,16 +326,22 @@ def test_shapes_that_say_nothing_are_not_asked(doubled):
 def test_a_result_is_asked_where_few_lines_lead_to_it(doubled):
     one = Call(function="f", call="f(n=2)", names=("n",), numbers={"n": 2}, given=(),
                result="12", value=12)  # fmt: skip
+    check = "def _check(n):\n    if n < 0:\n        raise ValueError(n)\n\n\n"
     helper = 'def _twice(n):\n    """Twice it."""\n    return 2 * n\n'
-    doubled.solution.write_text(f"{helper}\n\ndef f(n):\n    return 3 * _twice(n)\n")
+    doubled.solution.write_text(
+        f"{check}{helper}\n\ndef f(n):\n    _check(n)\n    return 3 * _twice(n)\n"
+    )
     asked = call_questions.returned(doubled, [one], Random(1), solved=True)
     assert asked.derivation == (
-        "    return 3 * _twice(n)", "_twice(n):", "    return 2 * n",
+        "    _check(n)", "    return 3 * _twice(n)", "_twice(n):", "    return 2 * n",
         "with these numbers: 3 * _twice(2)", "it returns 12",
     )  # fmt: skip
     assert call_questions.returned(doubled, [one], Random(1), solved=False).derivation == (
         "it returns 12",
     )
+    large = replace(one, value=2.5e11, result="250000000000.0")
+    told = call_questions.returned(doubled, [large], Random(1), solved=False).derivation
+    assert told == ("it returns 250,000,000,000",)
     call_questions._bodies.cache_clear()
     longer = helper.replace("    return", "    n = n\n" * call_questions.MOST_LINES + "    return")
     doubled.solution.write_text(f"{longer}\n\ndef f(n):\n    return 3 * _twice(n)\n")

@@ -10,7 +10,7 @@ from random import Random
 
 from harness.content.kata import Kata
 from harness.practice.facts import Call
-from harness.practice.questions import Question, tolerance_of
+from harness.practice.questions import Question, figure, tolerance_of
 from harness.practice.roofline_questions import grouped
 
 LONGEST = 40  # characters of a result that somebody types
@@ -176,8 +176,8 @@ def _named(one: Call) -> str:
 
 def _told(one: Call) -> str:
     """What came back; a number of many digits in groups."""
-    alone = isinstance(one.value, (int, float))
-    return f"it returns {grouped(one.result) if alone else one.result or 'a result'}"
+    alone = isinstance(one.value, (int, float)) and not isinstance(one.value, bool)
+    return f"it returns {figure(one.value) if alone else one.result or 'a result'}"
 
 
 def _one_of(calls: Sequence[Call], dice: Random) -> Call:
@@ -240,14 +240,19 @@ class _Body:
 
 @cache
 def _bodies(path: Path, name: str) -> list[_Body]:
-    """A function of a file and those of the file that it names, each after those who name it."""
+    """
+    A function of a file and those of the file that it names, each after those who name it.
+
+    Those that return nothing, as checks of arguments do, lead to no result and are left out.
+    """
     text = path.read_text(encoding="utf-8")
     source, tree = text.splitlines(), ast.parse(text)
     there = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    telling = {one for one in there if any(map(_gives, ast.walk(there[one])))}
     names = [name] if name in there else []
     for one in names:  # which grows
         used = {node.id for node in ast.walk(there[one]) if isinstance(node, ast.Name)}
-        names += sorted(used & there.keys() - set(names))
+        names += sorted(used & telling - set(names))
     found = []
     for one in names:
         body = there[one].body[ast.get_docstring(there[one]) is not None :]
@@ -259,6 +264,12 @@ def _bodies(path: Path, name: str) -> list[_Body]:
         result = end.value if isinstance(end, ast.Return) else None
         found.append(_Body((*head, *lines), result))
     return found
+
+
+def _gives(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Yield, ast.YieldFrom)) or (
+        isinstance(node, ast.Return) and node.value is not None
+    )
 
 
 def _is_plain(expression: str) -> bool:

@@ -44,6 +44,14 @@ class Mistake:
         """The lines that differ, with a few around them, below the function that they are in."""
         return _difference(self.reference, self.text)
 
+    @cached_property
+    def lines(self) -> frozenset[int]:
+        """The lines of the reference that are changed, or before which something is put in."""
+        sides = (self.reference.splitlines(), self.text.splitlines())
+        steps = difflib.SequenceMatcher(None, *sides).get_opcodes()
+        changed = [range(a, max(b, a + 1)) for kind, a, b, _, _ in steps if kind != "equal"]
+        return frozenset(at for one in changed for at in one)
+
 
 def mistakes(kata: Kata) -> list[Mistake]:
     """Those of `kata` that are edits of its reference; none in a course without references."""
@@ -120,7 +128,18 @@ def described(kata: Kata, dice: Random) -> Question | None:
     one = next(readable(known, dice), None)
     if one is None:
         return None
-    others = dice.sample([why for why in whys if why != one.why], CHOICES - 1)
+    # what is wrong in the same lines and dies of the same test may be as true of this one
+    kills = own_kills(kata)
+    like = {
+        other.why
+        for other in known
+        if other.lines & one.lines
+        and not set(kills.get(other.name, ())).isdisjoint(kills.get(one.name, ()))
+    }
+    apart = [why for why in whys if why not in {one.why, *like}]
+    if len(apart) < CHOICES - 1:
+        return None
+    others = dice.sample(apart, CHOICES - 1)
     choices = [one.why, *others]
     dice.shuffle(choices)
     return Question(
@@ -132,7 +151,7 @@ def described(kata: Kata, dice: Random) -> Question | None:
         answer=one.why,
         choices=tuple(choices),
         wrong=one.name,
-        derivation=tuple(f"{test} fails on it" for test in own_kills(kata).get(one.name, ())),
+        derivation=tuple(f"{test} fails on it" for test in kills.get(one.name, ())),
     )  # fmt: skip
 
 
