@@ -164,7 +164,9 @@ def test_names_of_code_are_words():
 
 
 def test_a_trace_for_everybody_shows_no_code():
-    line = Line(where="k.py:3", source="secret", kind="load", requests=1, sectors=1, least=1)
+    line = Line(
+        where="k.py:3", source="secret", kind="load", requests=1, sectors=1, least=1, bytes=4
+    )
     bank = BankMap(where="k.py:4", source="secret", kind="load", requests=1, wavefronts=1,
                    words=((1,),))  # fmt: skip
     found = Recording(unit="warp", units=1, per_row=1, maps=(), lines=(line,), banks=(bank,),

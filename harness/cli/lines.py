@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from harness.base.errors import UsageProblem
+from harness.base.files import write_atomically
 from harness.cli import draw
 from harness.cli.house import KATA, House
 from harness.cli.screen import cut
@@ -14,7 +17,7 @@ from harness.content.kata import Kata
 if TYPE_CHECKING:
     from harness.reports.listing import Listing, Row
 
-COLUMNS = {
+HEADS = {
     "instructions": "instr",
     "requests": "requests",
     "sectors": "sectors",
@@ -32,11 +35,23 @@ COLUMNS = {
 )
 @click.option("--target", default="sm_90", show_default=True, help="The GPU to compile for.")
 @click.option("--json", "as_json", is_flag=True)
+@click.option(
+    "--html",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="As a page, to this file or else to standard output.",
+)
 @click.pass_obj
-def lines(house: House, kata: Kata, case: int, impl: str, target: str, *, as_json: bool) -> None:
+def lines(
+    house: House, kata: Kata, case: int, impl: str, target: str, *, as_json: bool, html: Path | None
+) -> None:
     """Line by line: instructions, sectors, bytes and bank conflicts. No GPU is needed."""
     from harness.reports.listing import listed
 
+    if as_json and html is not None:
+        raise UsageProblem("--html: expected no --json with it, found both. Leave one out.")
     submission = house.submission(kata, impl)
     with draw.waiting(f"{kata.name} line by line"):
         found = listed(submission, case, target)
@@ -44,6 +59,9 @@ def lines(house: House, kata: Kata, case: int, impl: str, target: str, *, as_jso
         house.progress.note("solution_seen", kata.name, "lines")
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found), indent=2))
+        return
+    if html is not None:
+        _write_page(found, kata, case, impl, html)
         return
     kernels = ", ".join(f"{name} x {count}" for name, count in found.kernels.items())
     click.echo(f"{kata.name} ({impl}), case {case}, {found.how}: {kernels}")
@@ -53,21 +71,30 @@ def lines(house: House, kata: Kata, case: int, impl: str, target: str, *, as_jso
         click.echo(hazard)
 
 
+def _write_page(found: "Listing", kata: Kata, case: int, impl: str, file: Path) -> None:
+    from harness.reports.listing_page import as_html
+
+    page = as_html(found, kata, case, impl)
+    if file == Path("-"):
+        click.echo(page)
+        return
+    write_atomically(file, page.encode())
+    click.echo(f"{file}: {len(page) / 1024:.0f} KiB of html")
+
+
 def _table(found: "Listing") -> list[str]:
     """Each line behind its counts; columns in which nothing was counted are left out."""
-    shown = [name for name in COLUMNS if any(getattr(row, name) for row in found.rows)]
+    shown = found.columns
     cells = [[_cell(row, name) for name in shown] for row in found.rows]
     widths = [
-        max(len(COLUMNS[name]), *(len(row[at]) for row in cells)) for at, name in enumerate(shown)
+        max(len(HEADS[name]), *(len(row[at]) for row in cells)) for at, name in enumerate(shown)
     ]
-    heads = " ".join(COLUMNS[name].rjust(width) for name, width in zip(shown, widths, strict=True))
-    indent = min((len(row.text) - len(row.text.lstrip()) for row in found.rows if row.text.strip()),
-                 default=0)  # fmt: skip
+    heads = " ".join(HEADS[name].rjust(width) for name, width in zip(shown, widths, strict=True))
     number = max((len(str(row.line)) for row in found.rows), default=1)
     told = [f"{heads}  {found.file}"]
     for row, cell in zip(found.rows, cells, strict=True):
         counts = " ".join(one.rjust(width) for one, width in zip(cell, widths, strict=True))
-        told.append(f"{counts}  {row.line:{number}}  {row.text[indent:]}".rstrip())
+        told.append(f"{counts}  {row.line:{number}}  {row.text[found.indent :]}".rstrip())
     return told
 
 

@@ -14,6 +14,7 @@ from harness.reports.pictures.trace import case_words, recorded, written_by
 
 EXECUTED = ("cuda", "triton", "gluon")  # by their PTX
 LISTED = (*EXECUTED, "numba")
+COLUMNS = ("instructions", "requests", "sectors", "bytes_moved", "wavefronts", "conflicts")
 ENVIRONMENT = {"TRITON_INTERPRET": "0", "NUMBA_ENABLE_CUDASIM": "1"}
 
 
@@ -103,6 +104,17 @@ class Listing:
         )
         return cls(file=file, rows=rows, **rest)
 
+    @property
+    def columns(self) -> list[str]:
+        """Which of `COLUMNS` anything was counted in."""
+        return [name for name in COLUMNS if any(getattr(row, name) for row in self.rows)]
+
+    @property
+    def indent(self) -> int:
+        """The spaces that all lines begin with."""
+        written = [row.text for row in self.rows if row.text.strip()]
+        return min((len(text) - len(text.lstrip()) for text in written), default=0)
+
     def as_json(self) -> str:
         """All of it, to be read by `from_json`."""
         return json.dumps(asdict(self))
@@ -167,7 +179,11 @@ def _of_recording(found: Recording, submission: Submission) -> Listing:
     counts: dict[int, Counter[str]] = {}
     for one in found.lines:
         counts.setdefault(_line_of(one.where), Counter()).update(
-            {f"global_{one.kind}_requests": one.requests, f"global_{one.kind}_sectors": one.sectors}
+            {
+                f"global_{one.kind}_requests": one.requests,
+                f"global_{one.kind}_sectors": one.sectors,
+                f"global_{one.kind}_bytes": one.bytes,
+            }
         )
     for bank in found.banks:
         counts.setdefault(_line_of(bank.where), Counter()).update(

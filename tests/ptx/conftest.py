@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from harness import cuda
+from harness.authoring.scaffold import scaffold
+from harness.content.kata import load_kata
+from harness.content.submission import resolve
 from harness.simulators.ptx import read_ptx, run_arrays
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -75,3 +78,14 @@ def line():
 @pytest.fixture
 def rng():
     return np.random.default_rng(5)
+
+
+@pytest.fixture
+def fresh(mini, tmp_path):
+    """``fresh("triton")``: the reference of a new kata of that backend."""
+
+    def make(backend):
+        scaffold(mini, "week02/fresh", backend)
+        return resolve(load_kata(mini / "katas/week02/fresh"), "solution", tmp_path)
+
+    return make

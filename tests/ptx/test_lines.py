@@ -2,22 +2,8 @@
 
 import pytest
 
-from harness.authoring.scaffold import scaffold
 from harness.base.errors import UsageProblem
-from harness.content.kata import load_kata
-from harness.content.submission import resolve
 from harness.reports.listing import Listing, listed
-
-
-@pytest.fixture
-def fresh(mini, tmp_path):
-    """``fresh("triton")``: the reference of a new kata of that backend."""
-
-    def make(backend):
-        scaffold(mini, "week02/fresh", backend)
-        return resolve(load_kata(mini / "katas/week02/fresh"), "solution", tmp_path)
-
-    return make
 
 
 def test_lines_of_cuda_are_those_of_the_file(fresh):
@@ -44,3 +30,18 @@ def test_triton_is_compiled_and_its_code_executed(fresh):
 def test_a_kata_without_kernels_has_no_lines(fresh):
     with pytest.raises(UsageProblem, match="whose backend is python"):
         listed(fresh("python"), 1, "sm_90")
+
+
+def test_bytes_are_counted_on_the_simulator_of_numba(fresh):
+    found = listed(fresh("numba"), 2, "sm_90")
+    (row,) = (row for row in found.rows if row.requests)
+    assert row.bytes_moved == 2 * 4 * 1000  # each float32 is loaded and stored
+
+
+def test_a_limit_of_registers_changes_no_count(fresh):
+    reference = fresh("numba")
+    before = listed(reference, 2, "sm_90").rows
+    source = reference.path.read_text()
+    reference.path.write_text(source.replace("@cuda.jit\n", "@cuda.jit(max_registers=64)\n"))
+    assert "max_registers" in reference.path.read_text()
+    assert listed(reference, 2, "sm_90").rows == before

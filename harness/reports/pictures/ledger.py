@@ -50,6 +50,7 @@ class Tally:
     requests: int = 0
     sectors: int = 0
     least: int = 0
+    bytes: int = 0
 
 
 class Ledger:
@@ -71,13 +72,21 @@ class Ledger:
         known.names.append(name)
 
     def request(
-        self, place: tuple[str, int], kind: str, *, requests: int, sectors: int, least: int
+        self,
+        place: tuple[str, int],
+        kind: str,
+        *,
+        requests: int,
+        sectors: int,
+        least: int,
+        size: int,
     ) -> None:
-        """Note requests of one line of a file."""
+        """Note requests of one line of a file, for `size` bytes."""
         tally = self._lines[*place, kind]
         tally.requests += requests
         tally.sectors += sectors
         tally.least += least
+        tally.bytes += size
 
     def lines(self) -> tuple[Line, ...]:
         """What each line asked for, in the order of the source."""
@@ -89,6 +98,7 @@ class Ledger:
                 requests=tally.requests,
                 sectors=tally.sectors,
                 least=tally.least,
+                bytes=tally.bytes,
             )
             for (file, line, kind), tally in sorted(self._lines.items())
         )

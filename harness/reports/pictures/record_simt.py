@@ -105,6 +105,7 @@ class SimtRecorder:
             requests=cost.size,
             sectors=int(cost.sum()),
             least=int((-(-elements * law.size // SECTOR_BYTES)).sum()),
+            size=rows.offset.size * law.size,
         )
         sectors = rows.offset // SECTOR_BYTES
         warps = rows.thread // WARP

@@ -43,7 +43,8 @@ class TritonRecorder:
         sectors = np.unique(addresses // SECTOR_BYTES).size
         least = -(-np.unique(addresses).size * size // SECTOR_BYTES)
         place = (self._file, line)
-        self.ledger.request(place, kind, requests=1, sectors=sectors, least=least)
+        asked = addresses.size * size
+        self.ledger.request(place, kind, requests=1, sectors=sectors, least=least, size=asked)
         for base, region in self.ledger.regions.items():
             offsets = addresses - base
             inside = offsets[(offsets >= region.start) & (offsets < region.end)]

@@ -44,7 +44,8 @@ class Line:
     The requests to device memory that one line of the source makes.
 
     A request is one instruction of one program, or of one warp. `least` is the sectors that the
-    distinct bytes asked for would fill, of all requests together.
+    distinct bytes asked for would fill, of all requests together. `bytes` is what they ask for, an
+    element that several lanes want once for each of them.
     """
 
     where: str
@@ -53,6 +54,7 @@ class Line:
     requests: int
     sectors: int
     least: int
+    bytes: int
 
     @property
     def sectors_per_request(self) -> float:
