@@ -799,6 +799,28 @@ def test_indices_of_a_three_dimensional_launch():
     assert out[2, 1, 0] == 10
 
 
+@pytest.mark.parametrize("options", [{"max_registers": 64}, {"lineinfo": True}])
+def test_options_that_only_a_compiler_sees_are_taken(options):
+    @cuda.jit(device=True, **options)
+    def half(x):
+        return x / 2
+
+    @cuda.jit(**options)
+    def halve(x, out):
+        out[cuda.grid(1)] = half(x[cuda.grid(1)])
+
+    x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    with simt_meter() as meter:
+        halve[1, 32](x, out)
+    np.testing.assert_array_equal(out, x / 2)
+    assert meter.global_load.requests == 1
+
+
+def test_an_option_that_cuda_has_not_is_refused():
+    with pytest.raises(TypeError, match="max_register"):
+        cuda.jit(max_register=64)
+
+
 def test_input_hints_copy_one_way():
     x, out = np.ones(4), np.zeros(4)
     with simt_meter() as meter:

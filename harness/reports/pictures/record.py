@@ -28,6 +28,10 @@ def record(submission: Loadable, case: int) -> Recording | Timeline | None:
     chosen = kata.cases[case - 1]
     arguments, function = case_arguments(chosen, kata.backend), function_of(chosen)
     make_inputs = in_oracle(load_module(kata.oracle), "make_inputs", function)
+    if kata.backend == "numba":
+        from harness.simulators.simt import install
+
+        install()  # before the file's own `@cuda.jit`
     entry = submission.named(function or kata.functions[0])
     inputs = make_inputs(**arguments, device="cpu", seed=0)
     call = partial(entry, **inputs)

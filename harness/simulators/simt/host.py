@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib import import_module, metadata
 from typing import Any, Protocol
 
@@ -86,6 +86,7 @@ PARTS = {
     "normalize": ("errors", "normalize_kernel_dimensions"),
     "as_dtype": ("np.numpy_support", "as_dtype"),
 }
+UNSEEN = ("lineinfo", "max_registers")  # options of `cuda.jit` that only compiled code shows
 NOT_INSTALLED = "(not installed)"
 # where Numba has them itself, whose simulator serves on macOS: numba-cuda is not built for it
 OF_NUMBA = {
@@ -135,7 +136,7 @@ def install() -> None:
     """
     Make every `@cuda.jit` kernel of this process run on this simulator; again is no harm.
 
-    Kernels that exist already are included.
+    Kernels that exist already are included. From now on `@cuda.jit` takes the options in `UNSEEN`.
 
     Raises:
         HarnessError: numba-cuda is missing or of an unknown make, or its simulator is off.
@@ -146,6 +147,18 @@ def install() -> None:
         parts.kernel_class.__call__ = _call
         parts.kernel_class.__getitem__ = _configured
         parts.overload_class.max_cooperative_grid_blocks = _resident_blocks
+        module: Any = import_module("numba.cuda")
+        module.jit = _without_unseen(module.jit)
+
+
+def _without_unseen(jit: Callable[..., Any]) -> Callable[..., Any]:
+    """`cuda.jit` of the simulator, which refuses an option that it does not know."""
+
+    @wraps(jit)
+    def taking(*args: object, **options: object) -> object:
+        return jit(*args, **{name: options[name] for name in options if name not in UNSEEN})
+
+    return taking
 
 
 @contextmanager
