@@ -100,6 +100,7 @@ def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
         (STEP, CHUNK), [(torch.float32, "bhsd"), (torch.float16, "bshd")]
     ):
         inputs = draw(oracle, "cpu", seed, **queries, dtype=dtype, layout=layout)
+        inputs["q"] /= 4  # scores below 1 or so: larger ones are rounded by more than 1e-3
         with dispatch() as ops:
             out = kata.gqa_attention(**inputs)
         if dtype == torch.float16:  # how exact float32 is, other tests judge
@@ -110,7 +111,8 @@ def test_keys_and_values_are_not_copied(kata, oracle, dispatch, cost, seed):
 
 @pytest.mark.parametrize("queries", [STEP, CHUNK], ids=["decode", "two queries"])
 def test_a_group_goes_through_one_product(kata, oracle, dispatch, seed, queries):
-    inputs = draw(oracle, "cpu", seed, **queries)
+    inputs = draw(oracle, "cpu", seed, **queries, dtype=torch.float16)
+    inputs["q"] /= 4
     with dispatch() as ops:
         out = kata.gqa_attention(**inputs)
     assert_right(oracle, out, inputs)
