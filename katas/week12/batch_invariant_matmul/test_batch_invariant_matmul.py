@@ -126,13 +126,13 @@ def test_sums_are_not_atomic(compiled):
 
 
 def odd_when(rows, *places):
-    """A product of integers that is 1 too large in some places of batches of `rows` rows."""
+    """A product of integers whose last column is 1 too large at `places` of `rows` rows."""
 
     def fn(a, b):
         assert len(a), "a batch of no rows"
         c = a @ b
         if len(a) == rows:
-            c[list(places)] += 1
+            c[list(places), -1] += 1
         return c
 
     return fn
