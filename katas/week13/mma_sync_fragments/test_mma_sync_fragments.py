@@ -110,6 +110,14 @@ def test_any_whole_fragments_are_exact_in_integers(kata, device, m, n, k):
     assert not wrong, wrong
 
 
+@pytest.mark.parametrize(("m", "n"), [(16, 2064), (2064, 16)], ids=["wide", "tall"])
+def test_a_fragment_past_many_tiles_is_multiplied(kata, device, m, n):
+    # 16 tiles of 128 and 16 more: whoever takes a tile for one longer launches a block too few
+    a, b = integers(m, 16, device=device), integers(16, n, device=device)
+    wrong = first_wrong(kata.mma_gemm(a, b), a, b)
+    assert not wrong, wrong
+
+
 def test_products_are_summed_in_float32(kata, device):
     # 40 terms of 10^4, then 40 of -10^4 and one: far past float16 on the way
     a = torch.full((16, 96), 100.0, dtype=torch.float16, device=device)
