@@ -103,7 +103,7 @@ def start(house: House, kata: Kata, edit: bool, level: str) -> None:
     teach.started(kata, standing, shown, None if untouched else kept, half)
     begun = house.standing(kata).open
     if begun is not None and begun.half and half is None:
-        click.echo("Half of it was given in the last days: passed, it is no cold day.")
+        click.echo("Half of it was given in the last days, so this round is no cold day.")
     if command:
         subprocess.run([*command, str(kata.file)], check=False)
 

@@ -83,7 +83,8 @@ def _shown(question: Question) -> str:
 def closing(answers: "Sequence[Answer]", passed: bool, reviewed: Mapping[str, bool]) -> str:
     """How many were right, and what that is worth."""
     right = sum(one.right for one in answers)
-    told = f"\n{right} of {len(answers)}: {'passed' if passed else 'not passed (4 of 5 are)'}"
+    outcome = "passed" if passed else "not passed, which takes 4 of 5"
+    told = f"\n{right} of {len(answers)}: {outcome}"
     if reviewed:
         kept = ", ".join(
             f"{name}{'' if good else ' (not passed)'}" for name, good in reviewed.items()

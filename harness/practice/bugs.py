@@ -161,7 +161,7 @@ def mutants_of(kata: Kata, random: Random, function: str = "") -> Iterator[Bug]:
     random.shuffle(mutants)
     for mutant in mutants:
         for bug in _bug(_key(mutant), "", mutant.source, reference, ()):
-            yield replace(bug, why=f"in {mutant.function} {_words(bug)}")
+            yield replace(bug, why=f"in {mutant.function}, {_words(bug)}")
 
 
 def _key(mutant: Mutant) -> str:
@@ -177,7 +177,7 @@ def _words(bug: Bug) -> str:
     )
     if not wrong:
         return f"`{right}` is missing"
-    return f"stands `{wrong}` where `{right}` is right"
+    return f"`{wrong}` stands where `{right}` should"
 
 
 def _bug(
