@@ -9,6 +9,7 @@ if os.environ.get("KATA_DEVICE", "cpu") != "cpu":
     pytest.skip("kernels are simulated in CPU sessions only", allow_module_level=True)
 
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
 
 from harness.meters.compiled import CompileRequest, compile_kernels
 from harness.meters.gluon import gluon_meter
@@ -57,6 +58,10 @@ def module():
     return load(FILE)
 
 
+def edits_of(changes):
+    return [{"find": find, "replace": replace} for find, replace in changes.items()]
+
+
 def assert_right(found):
     got, want, tolerance = found
     assert (got.double() - want.double()).abs().max() <= tolerance
@@ -72,6 +77,51 @@ def test_a_right_kernel_is_right_and_silent_whatever_the_schedule(name, module):
         with simulating(seed=seed, policy=POLICIES[seed % 3]) as simulator:
             assert_right(call(module, **details))
         assert not simulator.notes
+
+
+MEETS = "        gl.barrier(cluster=True)\n"
+IN_TWO_STEPS = "        cluster.arrive()\n        cluster.wait()\n"
+GIVES_BACK = "        mbarrier.arrive(empty.index(slot), count=1)\n"
+ISSUES = "        issue(a_desc, b_desc, m, n, k * BK, bar, a_box, b_box, True, False)\n"
+# a kernel, and what is replaced in it by what
+VARIANTS = {
+    "a whole barrier makes mbarriers known": (
+        "multicast",
+        {"    mbarrier.sync_cluster_init()\n    row": "    gl.barrier(cluster=True)\n    row"},
+    ),
+    "arrives, then waits": (
+        "shared",
+        {
+            f"{MEETS}        ahead": "        cluster.arrive()\n        cluster.wait()\n        ahead"
+        },
+    ),
+    "meets twice": ("shared", {f"{MEETS}        ahead": f"{MEETS}{MEETS}        ahead"}),
+    "waits for every product": (
+        "shared",
+        {"warpgroup_mma_wait(1, deps": "warpgroup_mma_wait(0, deps"},
+    ),
+    "a fence for the whole cluster": (
+        "shared",
+        {"fence_async_shared()": "fence_async_shared(cluster=True)"},
+    ),
+    "atomics need no barrier": (
+        "spread",
+        {"gl.store(y_ptr + row * N + at,": "gl.atomic_xchg(y_ptr + row * N + at,"},
+    ),
+    "all warps of all partitions meet": (
+        "split",
+        {GIVES_BACK: GIVES_BACK + MEETS, ISSUES: ISSUES + MEETS, "[1],\n": "[4],\n"},
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_more_synchronisation_than_needed_is_no_hazard(variant, tmp_path):
+    kernel, changes = VARIANTS[variant]
+    module = changed(kernel, edits_of(changes), tmp_path)
+    for seed in range(6):
+        with simulating(seed=seed, policy=POLICIES[seed % 3]):
+            assert_right(CLUSTERS[kernel](module))
 
 
 # ---- wrong ones ----------------------------------------------------------------------------
@@ -93,9 +143,13 @@ def test_a_hazard_between_ctas_names_both(tmp_path):
     module = changed(bug["kernel"], bug["edits"], tmp_path)
     with simulating(seed=0, policy="late"), pytest.raises(Hazard) as caught:
         gluon_cases.shared(module)
-    text = str(caught.value)
-    assert "reused-too-early: TMA load writes b_bufs[0] of CTA 1 while" in text
-    assert "tma_load(b_desc" in caught.value.now.text
+    first, now, before, fix = str(caught.value).splitlines()
+    assert first == (
+        "reused-too-early: TMA load writes b_bufs[0] of CTA 1 while a wgmma may still be reading it"
+    )
+    assert "tma_load(b_desc" in now
+    assert "warpgroup_mma(" in before
+    assert "a barrier of the cluster" in fix
 
 
 def test_a_race_in_global_memory_names_both_ctas(tmp_path):
@@ -189,13 +243,13 @@ OUTSIDE = {
         "spread",
         {"[0], bases_along(None, 1, num_ctas))": "[0])"},
         LayoutError,
-        "expected the 2 CTAs that run here, found 1",
+        "expected as many CTAs as run here, 2, found 1",
     ),
     "an mbarrier of one CTA": (
         "shared",
         {"mbarrier.allocate_mbarrier(batch=STAGES)": ONE_CTA},
         LayoutError,
-        "expected the 2 CTAs that run here, found 1",
+        "expected as many CTAs as run here, 2, found 1",
     ),
     "an mbarrier of two CTAs": (
         "shared",
@@ -215,8 +269,7 @@ OUTSIDE = {
 @pytest.mark.parametrize("what", OUTSIDE)
 def test_what_no_compiler_builds_is_refused_in_words(what, tmp_path):
     kernel, changes, kind, said = OUTSIDE[what]
-    edits = [{"find": find, "replace": replace} for find, replace in changes.items()]
-    module = changed(kernel, edits, tmp_path)
+    module = changed(kernel, edits_of(changes), tmp_path)
     with simulating(), pytest.raises(kind, match=said):
         CLUSTERS[kernel](module)
 
@@ -224,6 +277,12 @@ def test_what_no_compiler_builds_is_refused_in_words(what, tmp_path):
 def test_a_cluster_has_a_power_of_two_of_ctas(module):
     with simulating(), pytest.raises(ValueError, match="num_ctas: expected one of .* found 3"):
         module.softmax_kernel[(1,)](numbers(1, 8), num_ctas=3)
+
+
+def test_triton_3_6_has_no_clusters(module, monkeypatch):
+    monkeypatch.delattr(hopper, "cluster")
+    with simulating(), pytest.raises(NotModelled, match="a cluster .num_ctas. before Triton 3.7"):
+        gluon_cases.spread(module)
 
 
 # ---- layouts -------------------------------------------------------------------------------
@@ -261,8 +320,8 @@ def test_a_slice_has_the_copies_of_what_was_summed():
     ("layout", "num_ctas", "said"),
     [
         (blocked((1, 0)), 2, ""),
-        (blocked((1, 0)), 1, "expected the 1 CTAs that run here, found 2"),
-        (blocked(), 4, "expected the 4 CTAs that run here, found 1"),
+        (blocked((1, 0)), 1, "expected as many CTAs as run here, 1, found 2"),
+        (blocked(), 4, "expected as many CTAs as run here, 4, found 1"),
         (blocked((2, 0)), 2, "expected steps of 1, 2, 4"),
     ],
 )

@@ -163,7 +163,7 @@ def flaw_of_ctas(layout: Layout, num_ctas: int | None) -> str:
     """What is wrong with how a layout spreads over `num_ctas` CTAs, in words."""
     bases = bases_of(layout)
     if num_ctas not in (None, 1 << len(bases)):
-        return f"expected the {num_ctas} CTAs that run here, found {1 << len(bases)}"
+        return f"expected as many CTAs as run here, {num_ctas}, found {1 << len(bases)}"
     if _in_elements(layout):
         return ""
     for steps in zip(*bases, strict=True):

@@ -264,12 +264,12 @@ class SharedMemory:
             operation=operation,
             site=operation.site if operation else site(),
         )
-        kept = []
+        kept, clashing = [], []
         for one in self.allocation.accesses[self.home]:
             known = one.before(clock)
             clashes = (one.write or write) and (not known or one.unfenced(mine, clock))
             if clashes and np.shares_memory(one.view, self.view):
-                tell_conflict(mine, one, ordered=known)
+                clashing.append((one, known))
             # else `mine` stands for it from now on
             if not (known and one.key == mine.key and (write or not one.write)):
                 kept.append(one)
@@ -277,6 +277,8 @@ class SharedMemory:
                 passed = partition.waits.get(one.operation.barrier)
                 if passed and not passed.used:
                     passed.used = np.shares_memory(one.view, self.view)
+        for one, known in reversed(clashing):  # the latest says most
+            tell_conflict(mine, one, ordered=known)
         if write:
             self._written()[...] = True
         elif not self._written().all():
