@@ -91,9 +91,7 @@ VARIANTS = {
     ),
     "arrives, then waits": (
         "shared",
-        {
-            f"{MEETS}        ahead": "        cluster.arrive()\n        cluster.wait()\n        ahead"
-        },
+        {f"{MEETS}        ahead": f"{IN_TWO_STEPS}        ahead"},
     ),
     "meets twice": ("shared", {f"{MEETS}        ahead": f"{MEETS}{MEETS}        ahead"}),
     "waits for every product": (
