@@ -8,6 +8,7 @@ from typing import Any
 
 # wgmma, setmaxnreg and the like are there only for who builds for exactly this architecture
 ARCHITECTURE_SPECIFIC = ("sm_90", "sm_100")
+INSTALL = "Install the extra cuda: pip install 'gpu-katas[cuda]', or in a clone -e '.[cuda]'"
 
 
 class BuildFailed(RuntimeError):
@@ -111,9 +112,7 @@ def _nvrtc() -> ModuleType:
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
-        raise RuntimeError(
-            f"CUDA C++: expected NVRTC, found none ({error}). pip install -e '.[cuda]'"
-        ) from None
+        raise RuntimeError(f"CUDA C++: expected NVRTC, found none ({error}). {INSTALL}") from None
     return nvrtc  # type: ignore[no-any-return]
 
 
@@ -124,8 +123,7 @@ def _include_folders() -> tuple[str, ...]:
     folders = {part: find_nvidia_header_directory(part) for part in ("cudart", "cccl")}
     if missing := [part for part, folder in folders.items() if folder is None]:
         raise RuntimeError(
-            f"CUDA C++: expected the headers of {' and '.join(missing)}, found none. "
-            "pip install -e '.[cuda]'"
+            f"CUDA C++: expected the headers of {' and '.join(missing)}, found none. {INSTALL}"
         )
     return tuple(str(folder) for folder in folders.values())
 

@@ -21,19 +21,19 @@ SECTIONS = {
         "show": ("browse", "A kata's brief, thresholds and attempts; or a week's plan."),
         "watch": ("watching", "Judge on every save, stage by stage, up to the first failure."),
         "run": ("practise", "Judge your code, each kata in a process of its own."),
-        "hint": ("hint", "The next hint; the last are lines to be put in order."),
+        "hint": ("hint", "The next hint; the last one is lines to put in order."),
         "explain": ("learn", "The reference, its worksheet filled in, and how yours compares."),
         "due": ("learn", "What you are about to forget, and when the rest will be due."),
         "hunt": ("hunt", "Find the fault in a broken reference, and mend it."),
-        "plan": ("plan", "The weeks to come: what is new, what comes back, hours."),
-        "predict": ("predict", "Estimate intensity, bound and time; see how near you were."),
-        "quiz": ("quiz", "Short questions drawn afresh: a review in five minutes."),
+        "plan": ("plan", "The weeks ahead: new katas, reviews and hours."),
+        "predict": ("predict", "Estimate intensity, bound and time; see how close you were."),
+        "quiz": ("quiz", "Short, freshly drawn questions: a five-minute review."),
         "placement": ("learn", "Test out of a week."),
     },
     "See where you stand": {
         "list": ("browse", "Every kata, and where you stand with it."),
         "scorecard": ("browse", "What you own, what is due, what was measured."),
-        "coverage": ("browse", "Which katas cover each concept, hands-on and milestone."),
+        "coverage": ("browse", "Which katas cover each concept, exercise and milestone."),
         "profile": ("browse", "Hardware profiles: the peak figures of each GPU."),
     },
     "See what your code does": {
@@ -62,14 +62,14 @@ SECTIONS = {
         "restore": ("practise", "Bring back what was in place before `kata swap`."),
         "reset": ("practise", "Start again from the blank stub; your file is kept."),
         "diff": ("practise", "Your file against the reference."),
-        "stash": ("practise", "Every copy of your files that was ever kept."),
+        "stash": ("practise", "Every kept copy of your files."),
     },
     "Your history": {
         "export": ("keep", "Write every attempt as JSON Lines, to merge elsewhere."),
         "import": ("keep", "Merge an exported history into yours."),
         "verify": ("keep", "Judge again a sample of what a scorecard calls solved."),
     },
-    "For authors and instructors": {
+    "For authors and teachers": {
         "new": ("prove", "Scaffold a kata; what is yours to write is marked TODO(author)."),
         "stub": ("prove", "Cut the stub of a kata out of its reference."),
         "check": (
@@ -92,12 +92,12 @@ SECTIONS = {
             "prove",
             "Measure bus bandwidth over size: NCCL's and the reference's.",
         ),
-        "site": ("publish", "The course as static pages, to be read without a server."),
+        "site": ("publish", "The course as static pages that need no server."),
         "release": (
             "publish",
             "Write the course for learners, without solutions.",
         ),
-        "class": ("classroom", "For instructors: a class in one table, submissions graded."),
+        "class": ("classroom", "For teachers: a class in one table, submissions graded."),
     },
 }
 INTERRUPTED = 130  # 128 and the number of SIGINT
@@ -159,9 +159,9 @@ def main(ctx: click.Context, root: Path | None) -> None:
     """
     Katas for every mechanism of modern ML systems, judged with and without a GPU.
 
-    Begin with `kata next`: it names a kata and what to type. Exit codes: 0 all passed, 1 a kata
-    did not pass, 2 wrong usage, 3 a fault in the katas or the harness, 4 device trouble, 130
-    stopped by Ctrl-C.
+    Begin with `kata next`: it names a kata and what to type. Outside a clone `kata init DIR` comes
+    first. Exit codes: 0 all passed, 1 a kata did not pass, 2 wrong usage, 3 an error in the katas
+    or the harness, 4 a problem with the device, 130 stopped by Ctrl-C.
     """
     if sys.platform == "win32":  # no fork, no signals, no descriptors that a process inherits
         from harness.base.errors import HarnessError

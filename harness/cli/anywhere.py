@@ -23,7 +23,7 @@ def init(folder: Path) -> None:
     if not is_package(shipped()):
         raise UsageProblem(
             f"init: expected the installed package, found a clone, {shipped()}. Work there; "
-            "`kata init` is for whoever ran: pip install gpu-katas"
+            "`kata init` is for the installed package: pip install gpu-katas"
         )
     found = create(folder.resolve(), shipped_files(), version(PROJECT))
     katas = [name for name in found.added if name.endswith("/kata.toml")]

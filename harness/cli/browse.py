@@ -104,7 +104,7 @@ def coverage(
     part: range | None,
     as_json: bool,
 ) -> None:
-    """Which katas cover each concept, hands-on and milestone."""
+    """Which katas cover each concept, exercise and milestone."""
     from harness.content.coverage import coverage_of
 
     if part is not None:

@@ -1,4 +1,4 @@
-"""Commands of an instructor: a class in one table, its submissions graded."""
+"""Commands of a teacher: a class in one table, its submissions graded."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ COURSE = click.option(
 
 @click.group("class")
 def class_() -> None:
-    """For instructors: a class in one table, submissions graded."""
+    """For teachers: a class in one table, submissions graded."""
 
 
 @class_.command("report")
@@ -65,7 +65,7 @@ def report(house: House, folder: Path, html: Path | None, course: Path | None) -
         in_time.add_row(name, *(_done(one, assignment) for assignment in assignments))
     console().print(table)
     if assignments:
-        console().print("\nsolved in time, of all katas of an assignment")
+        console().print("\nsolved on time, of all katas of an assignment")
         console().print(in_time)
     if html is not None:
         from harness.reports.scorecard.html import class_as_html

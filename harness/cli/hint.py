@@ -30,7 +30,7 @@ REVIEW = "short_review"  # kind of the note that keeps one
 @click.pass_obj
 def hint(house: House, kata: Kata, lines: bool, order: str | None, as_json: bool) -> None:
     """
-    The next hint; the last are lines to be put in order.
+    The next hint; the last one is lines to put in order.
 
     Hints are remembered with your attempts. After the three written ones come lines of the
     reference, shuffled, wrong ones beside some of them. Of a kata that you have solved, --lines

@@ -24,7 +24,7 @@ from harness.learner.folder import placed
 
 @click.command("export")
 @click.option("-o", "--output", type=click.File("w"), default="-")
-@click.option("--name", default="", help="Your name, for whoever reads it; none unless given.")
+@click.option("--name", default="", help="Your name, for a class report; none unless given.")
 @click.pass_obj
 def export(house: House, output: TextIO, name: str) -> None:
     """Write every attempt as JSON Lines, to merge elsewhere."""
@@ -50,11 +50,11 @@ def import_(house: House, source: TextIO) -> None:
     show_default=True,
     help="How many claims to judge again.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample.")
 @json_option
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int, as_json: bool) -> None:
-    """Judge again a sample of what a scorecard calls solved. Same code, same seed."""
+    """Judge again a sample of what a scorecard calls solved: same code, same seed."""
     from harness.reports.verify import BROKEN, HELD, claims_of
     from harness.reports.verify import verify as verified
 

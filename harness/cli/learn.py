@@ -38,7 +38,7 @@ def next_kata(house: House, count: int, as_json: bool) -> None:
     """What to practise next, and why."""
     found = house.advice()[:count]
     if as_json:
-        screen.as_json({**asdict(one), "command": one.command} for one in found)
+        screen.as_json(map(asdict, found))
     else:
         teach.advice(found, house.curriculum.katas)
 
@@ -62,7 +62,7 @@ def due(house: House, as_json: bool) -> None:
             for one in [*found, *later]
         )
     else:
-        teach.due(found, later, now)
+        teach.due(found, later, now, house.curriculum.katas)
 
 
 @click.command()
@@ -72,7 +72,7 @@ def due(house: House, as_json: bool) -> None:
     "--level",
     type=click.Choice(["blank", "half"]),
     default="blank",
-    help="half, the first time: the first steps are given, the last are yours.",
+    help="half, in the first round only: the first steps are given, the last are yours.",
 )
 @click.pass_obj
 def start(house: House, kata: Kata, edit: bool, level: str) -> None:
@@ -98,7 +98,7 @@ def start(house: House, kata: Kata, edit: bool, level: str) -> None:
     if standing.open is not None and standing.open.tried:
         teach.given_up(standing.open)
     if level == "half" and not first:
-        click.echo("Half a stub is for the first time: from the second round on all is yours.")
+        click.echo("Half a stub is for the first round: from the second on the stub is blank.")
     shown = house.shown(kata.file)
     teach.started(kata, standing, shown, None if untouched else kept, half)
     begun = house.standing(kata).open

@@ -36,7 +36,7 @@ def plan(
     house: House, hours: float | None, retention: float | None, weeks: int, as_json: bool
 ) -> None:
     """
-    The weeks to come: what is new, what comes back, hours.
+    The weeks ahead: new katas, reviews and hours.
 
     It is what becomes of the advice of `kata next` if every review is passed. What you did in the
     last seven days is off the hours of the first week.

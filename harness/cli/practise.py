@@ -42,7 +42,7 @@ MORE_CASES = 3  # on a repeat, besides those that the kata lists
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option("--profile", help="Hardware profile to judge against.")
 @click.option("--brief", is_flag=True, help="Show the brief first.")
-@click.option("--brief-once", is_flag=True, help="Show the brief unless it was shown before.")
+@click.option("--brief-once", is_flag=True, help="Show the brief unless it has been shown before.")
 @click.option("--install", is_flag=True, help="Install the extra that a kata needs and lacks.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every check, also those that passed.")
 @click.option("--on", "box", metavar="USER@HOST", help="Judge on another machine, over ssh.")
@@ -67,7 +67,7 @@ def run(
     """
     Judge your code, each kata in a process of its own. Without a GPU work is counted.
 
-    Of several katas those whose file is still the stub as it was shipped are named and not run.
+    Of several katas, those whose file is still the untouched stub are listed and not run.
     """
     chosen = choose(house, katas, weeks, everything)
     if box is not None:
@@ -152,7 +152,7 @@ def judge_and_show(
     if submission.owner == "solution" and submission.label == "yours":
         if house.workspace.is_swapped(kata.name, kata.file):
             click.echo(
-                f"Your file is swapped for the reference. Back again: kata restore {kata.name}"
+                f"Your file is swapped for the reference. To get it back: kata restore {kata.name}"
             )
         before = None
     then = None
@@ -252,7 +252,7 @@ def reset(house: House, kata: Kata) -> None:
 @click.argument("kata", type=KATA)
 @click.pass_obj
 def diff(house: House, kata: Kata) -> None:
-    """Your file against the reference. It counts as having seen it."""
+    """Your file against the reference. Counts as having seen the solution."""
     mine, reference = (
         read_file(path).decode(errors="replace").splitlines()
         for path in (kata.file, reference_of(kata))
@@ -270,7 +270,7 @@ def diff(house: House, kata: Kata) -> None:
 
 @click.group()
 def stash() -> None:
-    """Every copy of your files that was ever kept."""
+    """Every kept copy of your files."""
 
 
 @stash.command("list")

@@ -75,7 +75,7 @@ def predict(
     as_json: bool,
 ) -> None:
     """
-    Estimate intensity, bound and time; see how near you were.
+    Estimate intensity, bound and time; see how close you were.
 
     Besides these, which are compared with the roofline where the kata is: the bytes of a case, what
     a drawn call returns or its shape, and the first test that fails on a drawn mistake. Enter

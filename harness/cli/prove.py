@@ -88,8 +88,10 @@ def stub(house: House, kata: Kata, write: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("-j", "--jobs", type=int, help="Worker processes. Default: one per core.")
 @click.option("-v", "--verbose", is_flag=True, help="Which test killed which wrong solution.")
-@click.option("--wrong", multiple=True, metavar="NAME", help="Only this wrong solution; repeat.")
-@click.option("--test", "tests", multiple=True, metavar="NAME", help="Only this test; repeat.")
+@click.option(
+    "--wrong", multiple=True, metavar="NAME", help="Only this wrong solution; repeatable."
+)
+@click.option("--test", "tests", multiple=True, metavar="NAME", help="Only this test; repeatable.")
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
 @click.option(
     "--seeds",
@@ -101,7 +103,7 @@ def stub(house: House, kata: Kata, write: bool) -> None:
     "--profiles",
     multiple=True,
     metavar="ID",
-    help="Only the references that simulate a GPU, on this hardware profile; repeat, or `all`.",
+    help="Only the references that simulate a GPU, on this hardware profile; repeatable, or `all`.",
 )
 @click.option(
     "--remember",
@@ -129,8 +131,9 @@ def check(
     Prove katas, all by default: contract, kill matrix, thresholds.
 
     With --wrong or --test every test asked for is run on every wrong solution asked for, and
-    only what they can show is judged; -v says who killed whom. With --seeds each kata is told as
-    it ends, a draw that fails with the --seed that shows it again; --test picks the tests.
+    only what they can show is judged; -v says which test killed which. With --seeds each kata is
+    reported as it finishes, a draw that fails with the --seed that repeats it; --test picks the
+    tests.
     """
     from harness.authoring.check import Part, Report, check_katas, draw_katas, profile_katas
 
@@ -138,8 +141,8 @@ def check(
     alone = remember or profiles or (wrong and seeds)
     if (wrong or tests) and (len(chosen) != 1 or alone):
         raise UsageProblem(
-            "--wrong, --test: expected one kata and neither --remember nor --profiles, nor --wrong "
-            "with --seeds, found that. Say: kata check NAME --wrong NAME"
+            "--wrong, --test: expected one kata, without --remember, --profiles, or --wrong beside "
+            "--seeds, found one of these. As in: kata check NAME --wrong NAME"
         )
     seed = random.randrange(SEEDS) if seed is None else seed
     count = max(1, jobs or cores())
@@ -200,7 +203,7 @@ def _profile_ids(folder: Path, asked: tuple[str, ...]) -> list[str]:
 @click.option("--all", "everything", is_flag=True, help="Every kata there is.")
 @click.option("-j", "--jobs", type=int, help="Worker processes. Default: one per core.")
 @click.option("--seed", type=SEED, help="Replay the inputs of an earlier run.")
-@click.option("--line", "lines", type=int, multiple=True, help="Only this line; repeat.")
+@click.option("--line", "lines", type=int, multiple=True, help="Only this line; repeatable.")
 @click.option(
     "--mark", is_flag=True, help="Add the survivors to equivalent.toml, for you to explain."
 )
@@ -223,7 +226,7 @@ def mutate(
     Mutate the references, and list the mutants that no test kills.
 
     Kill each survivor with a test, or say in equivalent.toml why no test can tell it from the
-    reference. Exits with 1 while there are survivors, or marks that are not true.
+    reference. Exits with 1 while there are survivors, or marks that do not hold.
     """
     from harness.authoring import mutate as mutation
 

@@ -1,9 +1,11 @@
 """Commands that hand the course on: as a site, or to a class."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from harness.base.errors import HarnessError
 from harness.cli import draw
 from harness.cli.house import House
 from harness.content.kata import Kata
@@ -21,14 +23,16 @@ from harness.content.kata import Kata
 )
 @click.pass_obj
 def site(house: House, out: Path, pictures: bool) -> None:
-    """The course as static pages, to be read without a server."""
+    """The course as static pages that need no server."""
     from harness.reports.measured import kept_results
-    from harness.reports.pictures.canvas import check_file
     from harness.reports.site import Site
     from harness.reports.site.trace import trace_picture
 
-    if pictures:
-        check_file(house.home.parent / "trace.svg")  # matplotlib
+    if pictures and find_spec("matplotlib") is None:
+        raise HarnessError(
+            "site: expected matplotlib for the trace pictures, found none. Install it "
+            "(pip install matplotlib), or leave them out: --no-pictures"
+        )
     drawn = 0
     with draw.waiting("writing pages") as now:
 
@@ -58,11 +62,11 @@ def site(house: House, out: Path, pictures: bool) -> None:
     required=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="course.toml",
-    help="Its `hints` says how many hints of a kata are opened.",
+    help="Its `hints` says how many hints of each kata are opened.",
 )
 @click.pass_obj
 def release(house: House, folder: Path, course: Path) -> None:
-    """Write the course for learners, without solutions. Unopened hints stay out, too."""
+    """Write the course for learners, without solutions and without unopened hints."""
     from harness.authoring.release import WORKFLOW
     from harness.authoring.release import release as written
     from harness.content.syllabus import load_syllabus

@@ -48,7 +48,7 @@ def quiz(
     as_json: bool,
 ) -> None:
     """
-    Short questions drawn afresh: a review in five minutes.
+    Short, freshly drawn questions: a five-minute review.
 
     Bytes, FLOP, bounds, results, shapes; once a kata is solved also its mistakes and the tests that
     notice them. Without a name it is about what is due. Passed when 4 of 5 are right.

@@ -187,7 +187,7 @@ def _last_part(output: str) -> str:
 
 
 def _next_step(kata: Kata, result: "Outcome", impl: str, shown: str, then: "Advice | None") -> str:
-    again = f"make kata name={kata.name}"
+    again = kata.run_command
     if impl != "yours":
         return f"your own: edit {shown}, then {again}"
     if result.status == "passed":

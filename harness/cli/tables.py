@@ -55,7 +55,7 @@ def limits_row(kata: Kata) -> dict[str, Any]:
 def katas(rows: Sequence[tuple[Kata, str]]) -> None:
     """The list of katas: plain columns, drawn without rich to stay quick."""
     if not rows:
-        click.echo("No kata fits. `kata list` without options shows them all.")
+        click.echo("No kata matches. `kata list` without options shows them all.")
         return
     room = max(len(kata.name) for kata, _ in rows)
     for kata, state in rows:
@@ -97,7 +97,7 @@ def profiles(found: Sequence["Profile"]) -> None:
                 f"{tensor / TERA:8.1f}  {one.name}"
             )
         )
-    click.echo("TFLOP/s: dense, with operands of 16 bits")
+    click.echo("TFLOP/s: dense, 16-bit operands")
 
 
 def profile_row(found: "Profile") -> dict[str, Any]:

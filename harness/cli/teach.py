@@ -36,7 +36,12 @@ def advice(found: "Sequence[Advice]", katas: Mapping[str, Kata]) -> None:
     click.echo(f"next: {found[0].command}")
 
 
-def due(found: "Sequence[Standing]", later: "Sequence[Standing]", now: datetime) -> None:
+def due(
+    found: "Sequence[Standing]",
+    later: "Sequence[Standing]",
+    now: datetime,
+    katas: "Mapping[str, Kata]",
+) -> None:
     """What is due, how long, and how much of it is likely left; and what will be due `later`."""
     width = max((len(one.kata) for one in [*found, *later]), default=0)
     for one in found:
@@ -49,7 +54,7 @@ def due(found: "Sequence[Standing]", later: "Sequence[Standing]", now: datetime)
         )
     if found:
         first = found[0]
-        begin = command_for(first.kata, begun=first.open is not None, short=first.short)
+        begin = command_for(katas[first.kata], begun=first.open is not None, short=first.short)
         click.echo(f"next: {begin}")
     else:
         click.echo("Nothing is due today. `kata next` names something new.")
@@ -84,9 +89,9 @@ def earned(before: "Standing", after: "Standing", now: datetime) -> None:
 def answered(before: "Standing", after: "Standing", now: datetime) -> str:
     """What a short review has come to: when its kata comes back, or that this stays as it was."""
     if after.due is None:
-        return f"{after.kata}: comes back once it was solved"
+        return f"{after.kata}: comes back once it is solved"
     counts = len(after.reviews) > len(before.reviews)
-    words = "counts as a review; due again" if counts else "no review that counts; due as before,"
+    words = "counts as a review; due again" if counts else "does not count as a review; still due"
     return f"{after.kata}: {words} {after.due.date()}, {in_days(after.due, now)}"
 
 
@@ -125,7 +130,7 @@ def started(
         if kata.vary:
             varied = ", ".join(sorted(kata.vary))
             click.echo(f"This time extra cases are drawn, with other values of {varied}.")
-    click.echo(f"next: kata show {kata.name}, edit, then make kata name={kata.name}")
+    click.echo(f"next: kata show {kata.name}, edit, then {kata.run_command}")
 
 
 def reference(kata: Kata, shown: str) -> None:
@@ -141,9 +146,9 @@ def reference(kata: Kata, shown: str) -> None:
     out.print(Syntax("", "python", theme="ansi_dark").highlight(source), soft_wrap=True)
     out.print("\nThe hints, from a nudge to the answer:")
     for hint in kata.hints:
-        out.print(f"  · {hint}", markup=False)
+        click.echo(folded(f"  · {hint}"))
     for source in kata.sources:
-        out.print(f"  see {source}", markup=False)
+        click.echo(folded(f"  see {source}"))
 
 
 def reference_row(kata: Kata) -> dict[str, Any]:
@@ -180,7 +185,7 @@ def ladder(rungs: "Sequence[Rung]", device: str) -> None:
     table = Table(title=f"the ladder, on {device}", title_justify="left", box=None)
     table.add_column("threshold")
     for rung in rungs:
-        table.add_column(rung.name, justify="right")
+        table.add_column("reference" if rung.name == "solution" else rung.name, justify="right")
     for name in dict.fromkeys(name for rung in rungs for name in rung.values):
         cells = []
         for rung in rungs:

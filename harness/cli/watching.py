@@ -35,15 +35,15 @@ Key = Callable[[float | None], str]
 
 @click.command()
 @click.argument("kata", type=KATA)
-@click.option("--once", is_flag=True, help="Look once and leave.")
+@click.option("--once", is_flag=True, help="Judge once and exit.")
 @json_option
 @click.pass_obj
 def watch(house: House, kata: Kata, once: bool, as_json: bool) -> None:
-    """Judge on every save, stage by stage, up to the first failure. All green is kept."""
+    """Judge on every save, stage by stage, up to the first failure. A green run is recorded."""
     device = "cuda" if device_present() else "cpu"
     if as_json:
         if not once:
-            raise click.UsageError("--json: expected --once beside it: what is watched never ends.")
+            raise click.UsageError("--json: expected --once as well: a watch never ends.")
         row = _looked(house, kata, device)
         screen.as_json(row)
         sys.exit(0 if row["status"] == "passed" else 1)
@@ -202,7 +202,7 @@ def _answer(house: House, kata: Kata, pressed: str, key: Key) -> Kata | None:
         others = (one for one in house.advice() if one.kata != kata.name)
         then = next((one for one in others if one.form != Form.SHORT), None)
         if then is None:
-            click.echo("There is no other kata to take up now.")
+            click.echo("There is no other kata to take up at the moment.")
             return None
         other = house.curriculum.kata(then.kata)
         if not then.begun:

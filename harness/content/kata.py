@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.base.errors import nearest
 from harness.base.schema import Problems, Table, read_toml
-from harness.content.course import part_of
+from harness.content.course import is_placed, part_of
 from harness.content.functions import function_of, split
 from harness.content.promises import Refusal, take_in_place, take_refusals
 from harness.content.subgoals import Why, check_words, take_why
@@ -192,6 +192,11 @@ class Kata:
     def wrong(self) -> Path:
         """The folder of the wrong solutions that must die."""
         return part_of(self.root, f"tests/wrong/{self.id}")
+
+    @property
+    def run_command(self) -> str:
+        """What to type to have it judged; in a clone `make`, which needs no active environment."""
+        return f"kata run {self.name}" if is_placed(self.root) else f"make kata name={self.name}"
 
 
 def load_kata(folder: Path, read: Read = read_toml) -> Kata:

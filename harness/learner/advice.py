@@ -36,27 +36,22 @@ class Advice:
     A kata to take up, and the reason in words.
 
     Attributes:
+        command: What to type.
         begun: Whether a practice of it is under way.
         minutes: About how long it takes.
     """
 
     kata: str
     reason: str
+    command: str
     begun: bool = False
     form: Form = Form.NEW
     minutes: float = 0.0
 
-    @property
-    def command(self) -> str:
-        """What to type."""
-        return command_for(self.kata, begun=self.begun, short=self.form == Form.SHORT)
 
-
-def command_for(kata: str, *, begun: bool, short: bool) -> str:
+def command_for(kata: Kata, *, begun: bool, short: bool) -> str:
     """What to type to go on with `kata`, to be asked about it, or to write it from blank."""
-    if begun:
-        return f"make kata name={kata}"
-    return f"kata {'quiz' if short else 'start'} {kata}"
+    return kata.run_command if begun else f"kata {'quiz' if short else 'start'} {kata.name}"
 
 
 def budget_of(notes: Iterable[Note]) -> Budget:
@@ -170,6 +165,7 @@ def _advice(kata: Kata, task: Task, known: Mapping[str, Standing], now: datetime
     return Advice(
         kata=kata.name,
         reason=reason,
+        command=command_for(kata, begun=one.open is not None, short=task.form == Form.SHORT),
         begun=one.open is not None,
         form=task.form,
         minutes=task.minutes,
@@ -187,6 +183,7 @@ def _gone_on_with(kata: Kata, one: Standing, now: datetime) -> Advice:
     return Advice(
         kata=one.kata,
         reason=_due_words(one, now) if one.is_due(now) else _begun(one),
+        command=kata.run_command,
         begun=True,
         form=Form.WHOLE if again else Form.NEW,
         minutes=review_minutes(kata, short=False) if again else float(kata.minutes),

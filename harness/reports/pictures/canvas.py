@@ -49,8 +49,8 @@ def check_file(file: Path) -> None:
         raise UsageProblem(f"-o {file}: expected a folder {file.parent}, found none. Create it.")
     if find_spec("matplotlib") is None:
         raise HarnessError(
-            "-o: expected matplotlib, found none. pip install -e '.[plot]', or leave -o out: the "
-            "table holds the same figures."
+            "-o: expected matplotlib, found none. Install it (pip install matplotlib), or leave "
+            "-o out: the table holds the same figures."
         )
 
 

@@ -73,7 +73,8 @@ def topic_box(topic: TopicLine) -> Box:
 
 def state_words(topic: TopicLine) -> str:
     """Whether it is advised yet, and how much of it is done; nothing keeps anyone from any."""
-    done = f"{topic.share:.0%} of {topic.katas}" if topic.katas else "no katas yet"
+    solved = round(topic.share * topic.katas)
+    done = f"{solved} of {topic.katas} solved" if topic.katas else "no katas yet"
     return f"{'open' if topic.open else 'begun' if topic.share else 'later'} · {done}"
 
 

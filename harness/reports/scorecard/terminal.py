@@ -50,18 +50,18 @@ def totals(card: Scorecard) -> Iterator[str]:
     mastered = levels[Level.MASTERED]
     yield (
         f"{mastered} of {count} katas mastered, {solved - mastered} more solved, "
-        f"{levels[Level.UNTRIED]} untried; {card.kept} reviews in a row done in time."
+        f"{levels[Level.UNTRIED]} untried; {card.kept} reviews in a row kept."
     )
     whole = card.whole
     yield (
-        f"Concepts, hands-on tasks and milestones: {whole.owned} of the {whole.covered} that have "
-        f"katas are owned (all katas of each), {whole.size - whole.covered} have none yet."
+        f"Concepts, hands-on exercises and milestones: {whole.owned} of the {whole.covered} that "
+        f"have katas are owned (all katas of each), {whole.size - whole.covered} have none yet."
     )
     concepts = [item for item in card.items if item.kind == "concepts"]
     if met := [item.recall for item in concepts if item.recall is not None]:
         yield (
             f"Concepts met: {len(met)} of {len(concepts)}; their recall is {fmean(met):.0%} on "
-            f"average, and {RETENTION:.0%} or more of {sum(one >= RETENTION for one in met)}."
+            f"average, and {RETENTION:.0%} or more for {sum(one >= RETENTION for one in met)}."
         )
     hints, peeks = sum(one.hints for one in card.katas), sum(one.peeks for one in card.katas)
     if hints or peeks:

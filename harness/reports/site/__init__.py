@@ -144,11 +144,13 @@ class Site:
         for kata in self.curriculum.katas.values():
             for item in kata.covers:
                 covering[item].append(kata.name)
+        opening, heading, rest = as_page(text, self._link).partition("<h2>")
         return self._page(
             path,
             "week",
             week=week,
-            text=as_page(text, self._link),
+            opening=opening,
+            text=heading + rest,
             covering=covering,
             part=next((part for part in self.curriculum.parts if number in part.weeks), None),
         )
