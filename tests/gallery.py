@@ -1,5 +1,5 @@
 """
-Makes docs/gallery.md: what a learner is told about typical mistakes, word for word.
+Makes docs/gallery.md: what the judge says about typical mistakes, word for word.
 
     python -m tests.gallery
 
@@ -25,10 +25,10 @@ LIMIT_S = 300.0
 Event = dict[str, Any]
 OPENING = """# A gallery of wrong kernels
 
-What one is told about typical mistakes: the lines that make a reference wrong, then the judge's
-words. `kata run` prints the first line and the likely cause; the map of errors is in pytest's own
-output (`pytest katas/weekNN/NAME --impl yours`). A cause is named when the answer bears its
-signature, else none is; the place and the size of the errors are always there.
+Typical mistakes: for each, the lines that make a reference wrong, and what the judge says about it.
+`kata run` prints the first line and the likely cause; the map of errors is in pytest's own output
+(`pytest katas/weekNN/NAME --impl yours`). A cause is named only if the answer shows its signature;
+where the errors are, and how large, is always reported.
 
 Made by `python -m tests.gallery` from `tests/wrong/`, on seed 1, and held to by a test. The
 signatures are in `harness/judge/correctness/signatures.py`.
@@ -118,7 +118,7 @@ EXHIBITS = (
     ),
     Exhibit(title="Rows that see nothing", kata="flash_attn_fwd", wrong="nan_before_the_first_key"),
     Exhibit(
-        title="Rows that are masked in part",
+        title="Rows that are partly masked",
         kata="fused_softmax",
         wrong="masked_lanes_make_nan",
         check=MATCHES,

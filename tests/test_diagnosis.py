@@ -95,7 +95,7 @@ GALLERY = {
     "only the first block": Wrong(
         right=X.double(),
         found=changed(X, np.s_[:, 64:], 7.0),
-        cause="only the first 64 of 300 along axis 1 are right: the first block alone",
+        cause="only the first 64 of 300 along axis 1 are right: only the first block was computed",
     ),
     "only the first program": Wrong(
         right=X.flatten().double(),
@@ -105,14 +105,14 @@ GALLERY = {
     "unwritten tail": Wrong(
         right=X.double(),
         found=changed(X, np.s_[:, 256:], NAN_POISON),
-        cause="never written, or worked out from what is not there (a read past the end of an "
-        "input, or between its rows): it is the NaN that unused memory was filled with; only the "
+        cause="never written, or computed from memory outside the input (past its end, or "
+        "between its rows): it is the NaN that unused memory was filled with; only the "
         "last 44 of 300 along axis 1 are wrong",
     ),
     "unwritten, other pattern": Wrong(
         right=X.double(),
         found=changed(X, np.s_[3, 5], LARGE_POISON),
-        cause="never written: what is there is what uninitialised memory was filled with",
+        cause="never written: it still holds what uninitialised memory was filled with",
     ),
     "nothing written": Wrong(
         right=X.double(), found=torch.full_like(X, float(LARGE_POISON)), cause="never written"
@@ -130,47 +130,47 @@ GALLERY = {
     "heads and rows transposed": Wrong(
         right=TALL.double(),
         found=TALL.transpose(1, 2).reshape(TALL.shape),
-        cause="transposed: axes 1 and 2 have changed places",
+        cause="transposed: axes 1 and 2 are swapped",
     ),
     "written in another layout": Wrong(
         right=TALL.double(),
         found=TALL.reshape(2, 64, 3, 80).transpose(1, 2),
-        cause="transposed: axes 1 and 2 have changed places",
+        cause="transposed: axes 1 and 2 are swapped",
     ),
     "stored over the next row": Wrong(
         right=X.double(),
         found=changed(X, np.s_[1:, :84], 0.0),  # 300 columns in blocks of 128
-        cause="only the first 84 of 300 along axis 1 are wrong, and none of the very first",
+        cause="only the first 84 of 300 along axis 1 are wrong, and none in the very first slice",
     ),
     "stored over the next head": Wrong(
         right=TALL.double(),
         found=changed(TALL.view(6, 64, 80), np.s_[1:, :48], 0.0).view_as(TALL),
-        cause="only the first 48 of 64 along axis 2 are wrong, and none of the very first",
+        cause="only the first 48 of 64 along axis 2 are wrong, and none in the very first slice",
     ),
     "another head's keys": Wrong(
         right=TALL.double(),
         found=changed(TALL, np.s_[:, 1], numbers(64, 80, seed=5)),
-        cause="wrong at 1 of 3 along axis 1 and nowhere else",
+        cause="wrong only at 1 of 3 along axis 1",
     ),
     "sum not rescaled": Wrong(
         right=softmax(X.double()),
         found=softmax(X) * torch.linspace(0.25, 1, 60)[:, None],
-        cause="59 of 60 rows are off by a factor of their own (0.25 to 0.987)",
+        cause="59 of 60 rows are each off by a factor of their own (0.25 to 0.987)",
     ),
     "one row, padding counted": Wrong(
         right=softmax(X[:1].double()),
         found=softmax(X[:1]) * 0.77,
-        cause="1 of 1 rows are off by a factor of their own (0.77 to 0.77)",
+        cause="1 of 1 rows are each off by a factor of their own (0.77 to 0.77)",
     ),
     "one row, padding counted in float16": Wrong(
         right=softmax(X[:2, :127].double()),
         found=(softmax(X[:2, :127]) * torch.tensor([[0.994], [0.996]])).half(),
-        cause="2 of 2 rows are off by a factor of their own (0.994 to 0.996)",
+        cause="2 of 2 rows are each off by a factor of their own (0.994 to 0.996)",
     ),
     "one key too many, in float16": Wrong(
         right=TALL[0, 0].double(),
         found=(TALL[0, 0] * torch.linspace(0.96, 0.99, 64)[:, None]).half(),
-        cause="64 of 64 rows are off by a factor of their own (0.96 to 0.99)",
+        cause="64 of 64 rows are each off by a factor of their own (0.96 to 0.99)",
     ),
     "scale forgotten": Wrong(
         right=TALL.double() / math.sqrt(80), found=TALL, cause="constant factor 8.9443 = sqrt(80)"
@@ -207,66 +207,66 @@ GALLERY = {
     "masked rows": Wrong(
         right=torch.softmax(MASKED, dim=1).nan_to_num(0.0),
         found=torch.softmax(MASKED, dim=1).float(),
-        cause="NaN in 3 whole rows and nowhere else, first in row (0,): where everything is masked",
+        cause="NaN in 3 whole rows and nowhere else, first in row (0,): a row in which",
     ),
     "masked rows, all of them": Wrong(
         right=torch.zeros(4, 16).double(),
         found=torch.full((4, 16), float("nan")),
-        cause="where everything is masked a row is 0 / 0",
+        cause="a row in which everything is masked is 0 / 0",
     ),
     "-inf less -inf": Wrong(
         right=softmax(torch.cat([MASKED[3:], MASKED[3:] + MASKED[:1]], dim=1)).nan_to_num(0.0),
         found=changed(
             softmax(torch.cat([MASKED[3:], MASKED[3:] + MASKED[:1]], dim=1)).float(), 1, math.nan
         ),
-        cause="first in row (1,): each is masked in part",
+        cause="first in row (1,): each is partly masked",
     ),
     "NaN covered up": Wrong(
         right=torch.softmax(MASKED, dim=1),
         found=torch.softmax(MASKED, dim=1).nan_to_num(0.0).float(),
-        cause="a number where the truth is NaN",
+        cause="a finite number where NaN is right",
     ),
     "-inf covered up": Wrong(
         right=torch.logsumexp(MASKED, dim=1),
         found=torch.logsumexp(MASKED, dim=1).clamp_min(0).float(),
-        cause="a number where the truth is infinite",
+        cause="a finite number where infinity is right",
     ),
     "mask of another corner": Wrong(
         right=changed(X, np.s_[:5], 0.0).double(),
         found=changed(X, np.s_[5:, :3], 9.0),
-        cause="5 whole rows are not zero where the truth is, first row (0,)",
+        cause="5 whole rows should be zero and are not, first row (0,)",
     ),
     "hides too much": Wrong(
         right=X.double(),
         found=changed(X + numbers(60, 300, seed=3), 7, 0.0),
-        cause="1 whole rows are zero where the truth is not, first row (7,)",
+        cause="1 whole rows are zero and should not be, first row (7,)",
     ),
     "exp overflows": Wrong(
         right=softmax(torch.stack([X[0], X[1] + 200, X[2]]).double()),
         found=changed(softmax(X[:3]), 1, float("nan")),
-        cause="NaN in 1 whole rows and nowhere else, first in row (1,): an exponential overflows",
+        cause="NaN in 1 whole row and nowhere else, first in row (1,): an exponential overflows",
     ),
     "exp overflows in part": Wrong(
         right=softmax(torch.stack([X[0], X[1] * 50, X[2]]).double()),
         found=changed(
             changed(softmax(X[:3]), 1, 0.0), (1, (X[1] * 50 > 88).nonzero().flatten()), math.nan
         ),
-        cause="NaN beside nothing but zeros in 1 rows, first in row (1,): an exponential overflows",
+        cause="NaN and otherwise only zeros in 1 rows, first in row (1,): an exponential overflows",
     ),
     "exp overflows where one weight is all": Wrong(
         right=softmax(1000 * X[:4].double()),
         found=changed(torch.zeros(4, 300), (torch.arange(4), X[:4].argmax(dim=1)), math.nan),
-        cause="NaN beside nothing but zeros in 4 rows, first in row (0,)",
+        cause="NaN and otherwise only zeros in 4 rows, first in row (0,)",
     ),
     "a term of each sum is missing": Wrong(
         right=PRODUCT,
         found=A[:, 1:] @ B[1:],
-        cause="rank 1, as when a product of matrices leaves out 1 term of each",
+        cause="rank 1, as when a matrix product omits 1 term of each",
     ),
     "the tail of k, in float16": Wrong(
         right=PRODUCT,
         found=(A[:, :-5] @ B[:-5]).half(),
-        cause="rank 5, as when a product of matrices leaves out 5 terms of each",
+        cause="rank 5, as when a matrix product omits 5 terms of each",
     ),
     "result through bfloat16": Wrong(
         right=X.double(), found=rounded(X, torch.bfloat16), cause="every value is a bfloat16"
@@ -344,7 +344,7 @@ def test_no_cause_is_named_when_none_fits(name):
 
 def test_integers_have_causes_too():
     right = torch.arange(4096).view(64, 64)
-    assert cause_of(right.T, right) == "transposed: rows and columns have changed places"
+    assert cause_of(right.T, right) == "transposed: rows and columns are swapped"
     assert "never written" in cause_of(changed(right, 5, torch.iinfo(torch.int64).max), right)
 
 
@@ -359,7 +359,7 @@ def test_integers_that_went_through_a_float_are_told():
 def test_a_transposed_shape_is_explained():
     assert message_for(X.T, X.double()) == (
         "result: expected shape (60, 300), found (300, 60)\n"
-        "likely cause: transposed: the last two axes have changed places"
+        "likely cause: transposed: the last two axes are swapped"
     )
     assert "likely" not in message_for(X[:1], X.double())
 

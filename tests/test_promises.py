@@ -477,7 +477,7 @@ def test_a_call_that_leaves_nothing_passes():
     ("entry", "told"),
     [
         (kept_by_shape, "call 3, on rows = 3, cols = 4, after others: result: 12 of 12 values off"),
-        (one_workspace, "wrote to the result of the first call: expected its own memory"),
+        (one_workspace, "wrote to the result of the first call: expected memory of its own"),
         (first_size, r"call 2, on rows = 5, .*: expected shape \(5, 4\), found \(3, 4\)"),
     ],
 )

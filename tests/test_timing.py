@@ -422,7 +422,7 @@ def test_work_left_running_is_refused_in_a_sentence(device):
     verdict = judge_roofline(timed, Cost(bytes=4.8e9), "float32", H200, 0.75, "roofline")
     assert verdict.outcome == "failed"
     assert "work was left running: 100 calls took" in verdict.message
-    assert "have it done on the current stream" in verdict.message
+    assert "run it on the current stream" in verdict.message
 
 
 # ---- the device's state --------------------------------------------------------------------
@@ -516,7 +516,7 @@ def test_faster_than_physics_says_what_may_lie():
     verdict = judge_roofline(times(*[0.9e-3] * 30), COPY, "float32", H200, 0.75, "roofline")
     assert verdict.outcome == "failed"
     assert "900.0 µs, where h200_sxm needs at least 1000.0 µs" in verdict.message
-    assert "the kernel, the cost in oracle.py or the profile lies" in verdict.message
+    assert "the kernel, the cost in oracle.py or the profile is wrong" in verdict.message
 
 
 def test_a_copy_within_five_percent_of_the_datasheet_is_believed():
@@ -648,8 +648,8 @@ def test_a_count_that_is_no_float_is_judged_and_recorded_as_one(value, ideal, to
             {"bound": 2.0},
             50,
             {"ideal": 100},
-            "moved: 50 (0.5 x the least possible), limit <= 200; less than the work takes: a part "
-            "of it was not done, or not where it is counted",
+            "moved: 50 (0.5 x the least possible), limit <= 200; less than the work requires: "
+            "part of it was not done, or not where it is counted",
         ),
     ],
 )

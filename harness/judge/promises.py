@@ -139,7 +139,9 @@ def assert_keeps_nothing(trial: Trial, case: Case) -> None:
             raise AssertionError(f"{told}: {wrong}") from None
         for earlier, before, copy in held:
             changed = any(bool(differs) for differs in differences(before, copy))
-            assert not changed, f"{told} wrote to the result of {earlier}: expected its own memory"
+            assert not changed, (
+                f"{told} wrote to the result of {earlier}: expected memory of its own"
+            )
         held.append((told, result, copied(result)))
 
 

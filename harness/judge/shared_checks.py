@@ -86,7 +86,7 @@ def test_writes_every_element(trial: Trial, first_case: Case) -> None:
     call = trial.prepare(first_case, seed_offset=2)
     result = call.run(pattern=LARGE, order="reversed")
     _assert_right(call, result, pattern=NAN, order="forward")
-    assert call.broken == 0, f"{call.broken} elements were written outside the memory asked for"
+    assert call.broken == 0, f"{call.broken} elements were written outside the allocated memory"
     call.assert_from_kernels(result)
 
 

@@ -89,17 +89,18 @@ class Bounds:
         if not inside.all():
             stray = addresses[~inside]
             gap = (stray - self.ends[np.maximum(place[~inside], 0)]) // size
-            past = f", the first {int(gap.min())} past the end" if gap.min() >= 0 else ""
+            far = {0: "right", 1: "1 element"}.get(int(gap.min()), f"{int(gap.min())} elements")
+            past = f", the first {far} past the end" if gap.min() >= 0 else ""
             raise OutOfBounds(
-                f"{self.kernel}: {does} {stray.size} elements outside the tensors it was "
-                f"given{past}. {self._advice()}"
+                f"{self.kernel}: {does} {stray.size} element{'s' if stray.size > 1 else ''} "
+                f"outside the tensors it was given{past}. {self._advice()}"
             )
 
     def _advice(self) -> str:
         if self.overflow:
             return (
-                f"int32 overflow: {self.overflow} does not fit into 32 bits. Make the first of "
-                "its operands int64 before: .to(tl.int64)."
+                f"int32 overflow: {self.overflow} does not fit into 32 bits. Make its first "
+                "operand int64 beforehand: .to(tl.int64)."
             )
         return "Mask what lies beyond the data."
 
@@ -170,6 +171,9 @@ def install_bounds_guard() -> None:
         except InterpreterError as error:
             if isinstance(error.__cause__, (OutOfBounds, NotImplementedError)):
                 raise error.__cause__ from None
+            if error.__cause__ is not None:  # in its own words, not the repr of them
+                kind = type(error.__cause__).__name__
+                error.error_message = f"{kind}: {error.__cause__}"
             raise
         finally:
             current.pop()

@@ -94,7 +94,9 @@ def assert_sound(result: Value, arguments: Mapping[str, Any], *, writes: Collect
             for key, value in inputs
             if key.partition("[")[0] not in writes and _meet(part, value)
         ]
-        assert not taken, f"{name} lies in the memory of the input {taken[0]}: expected its own"
+        assert not taken, (
+            f"{name} shares memory with the input {taken[0]}: expected memory of its own"
+        )
 
 
 def _assert_plain(name: str, part: Value) -> None:

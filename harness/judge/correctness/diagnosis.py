@@ -42,7 +42,7 @@ def explain(found: Tensor, want: Tensor, wrong: Tensor) -> str:
 def explain_shape(found: Tensor, want: Tensor) -> str:
     """A line for an answer of the wrong shape, when its shape says why."""
     if found.ndim >= 2 and found.shape == want.mT.shape:
-        return "\nlikely cause: transposed: the last two axes have changed places"
+        return "\nlikely cause: transposed: the last two axes are swapped"
     return ""
 
 
@@ -64,7 +64,7 @@ def explain_runs(first: Tensor, second: Tensor) -> str:
     a, b = first[differs].double(), second[differs].double()
     eps = torch.finfo(first.dtype).eps if first.is_floating_point() else 0.0
     if bool(((a - b).abs() <= 64 * eps * torch.maximum(a.abs(), b.abs())).all()):
-        return much + "by rounding only, as when sums are added up in another order (atomics)"
+        return much + "by rounding only, as when terms are summed in a different order (atomics)"
     return much + "a race between programs or threads, or uninitialised memory"
 
 

@@ -38,7 +38,7 @@ def rounded(evidence: Evidence) -> str | None:
             round_to(want, name), want
         ):
             shown = "float16 or tf32" if name == "float16" else name
-            return f"every value is a {shown}: the result was rounded to it on its way"
+            return f"every value is a {shown}: the result was rounded to it on the way"
     return None
 
 
@@ -47,7 +47,7 @@ def _rounded_integers(evidence: Evidence) -> str | None:
     kept = found.double() - found.float().double()  # a saturated one may not convert back
     if error > EPS["float32"] or kept.any() or not evidence.want.abs().max() > 2**24:
         return None
-    return "every value is a float32, which holds 24 bits: the integers were converted to it"
+    return "every value is a float32, of 24 significant bits: the integers were converted to it"
 
 
 def round_to(values: Tensor, name: str) -> Tensor:

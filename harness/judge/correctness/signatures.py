@@ -39,28 +39,28 @@ def _unwritten(evidence: Evidence) -> str | None:
     if not poisoned_places(evidence.found)[evidence.wrong].all():
         return None
     if evidence.value[evidence.wrong].isfinite().any():
-        return "never written: what is there is what uninitialised memory was filled with"
+        return "never written: it still holds what uninitialised memory was filled with"
     # arithmetic passes on the NaN that unused memory is filled with
     return (
-        "never written, or worked out from what is not there (a read past the end of an input, or "
-        "between its rows): it is the NaN that unused memory was filled with"
+        "never written, or computed from memory outside the input (past its end, or between its "
+        "rows): it is the NaN that unused memory was filled with"
     )
 
 
 def _zeros(evidence: Evidence) -> str | None:
     if evidence.value.any() or not evidence.want.any():
         return None
-    return "all zeros: nothing was stored, or what was accumulated is lost"
+    return "all zeros: nothing was stored, or what was accumulated was lost"
 
 
 def _covered_up(evidence: Evidence) -> str | None:
     value, want = evidence.value[evidence.wrong], evidence.want[evidence.wrong]
     if want.isfinite().any() or not value.isfinite().all():
         return None
-    kind = "NaN" if want.isnan().all() else "infinite" if want.isinf().all() else "not finite"
+    kind = "NaN" if want.isnan().all() else "infinity" if want.isinf().all() else "NaN or infinity"
     return (
-        f"a number where the truth is {kind}: what has no value was given one (by a guard, a clamp "
-        "or a maximum that starts at a number instead of -inf)"
+        f"a finite number where {kind} is right: a guard, a clamp, or a maximum that starts at a "
+        "finite number instead of -inf hides what has no finite value"
     )
 
 
@@ -72,14 +72,16 @@ def _nan_rows(evidence: Evidence) -> str | None:
     want = evidence.want[rows]
     if not whole[rows].all() or (rows.all() and want.any()):
         return None
-    where = f"NaN in {int(rows.sum())} whole rows and nowhere else, first in row {_first(rows)}"
+    count = int(rows.sum())
+    plural = "s" if count > 1 else ""
+    where = f"NaN in {count} whole row{plural} and nowhere else, first in row {_first(rows)}"
     if not want.any():
-        return f"{where}: where everything is masked a row is 0 / 0"
+        return f"{where}: a row in which everything is masked is 0 / 0"
     if want.any(dim=-1).all() and (want == 0).any(dim=-1).all():
-        return f"{where}: each is masked in part, and -inf is subtracted from -inf there"
+        return f"{where}: each is partly masked, and -inf is subtracted from -inf there"
     return (
-        f"{where}: an exponential overflows where the row's maximum is not subtracted first, or "
-        "what was never written takes part (0 times NaN is NaN)"
+        f"{where}: an exponential overflows because the row's maximum is not subtracted first, "
+        "or memory that was never written is used (0 times NaN is NaN)"
     )
 
 
@@ -95,8 +97,8 @@ def _overflowed(evidence: Evidence) -> str | None:
     if not want.isfinite().all() or not missing[rows].gather(-1, largest).all():
         return None
     return (
-        f"NaN beside nothing but zeros in {int(rows.sum())} rows, first in row {_first(rows)}: an "
-        "exponential overflows where the row's maximum is not subtracted first, and the row is "
+        f"NaN and otherwise only zeros in {int(rows.sum())} rows, first in row {_first(rows)}: an "
+        "exponential overflows because the row's maximum is not subtracted first, and the row is "
         "divided by infinity"
     )
 
@@ -110,12 +112,12 @@ def _masked_rows(evidence: Evidence) -> str | None:
     hidden = value.eq(0).all(dim=-1) & want.ne(0).all(dim=-1)
     if shown.any():
         return (
-            f"{int(shown.sum())} whole rows are not zero where the truth is, first row "
-            f"{_first(shown)}: a mask lets through what it should hide, or starts at another corner"
+            f"{int(shown.sum())} whole rows should be zero and are not, first row {_first(shown)}: "
+            "a mask lets through what it should hide, or is aligned to the wrong corner"
         )
     if hidden.any() and evidence.wrong[~hidden].any():
         return (
-            f"{int(hidden.sum())} whole rows are zero where the truth is not, first row "
+            f"{int(hidden.sum())} whole rows are zero and should not be, first row "
             f"{_first(hidden)}: a mask hides too much, or these rows are left out"
         )
     return None
@@ -137,7 +139,7 @@ def _transposed(evidence: Evidence) -> str | None:
         if any(evidence.alike(candidate) for candidate in candidates):
             last_two = (one, other) == (want.ndim - 2, want.ndim - 1)
             axes = "rows and columns" if last_two else f"axes {one} and {other}"
-            return f"transposed: {axes} have changed places"
+            return f"transposed: {axes} are swapped"
     return None
 
 
@@ -205,9 +207,9 @@ def _row_factors(evidence: Evidence) -> str | None:
         return None  # rounding as much as factors
     low, high = float(factors[off].min()), float(factors[off].max())
     return (
-        f"{int(off.sum())} of {off.numel()} rows are off by a factor of their own ({low:.3g} to "
-        f"{high:.3g}): what each is divided by is wrong (a sum that is not rescaled when the "
-        "maximum moves, or that counts what should be masked)"
+        f"{int(off.sum())} of {off.numel()} rows are each off by a factor of their own "
+        f"({low:.3g} to {high:.3g}): the divisor is wrong (a sum that is not rescaled when the "
+        "maximum changes, or that includes what should be masked)"
     )
 
 
@@ -236,9 +238,9 @@ def _overrun(evidence: Evidence) -> str | None:
             continue
         if float(slabs[1:, :count].double().mean()) >= OVERRUN:
             return (
-                f"only the first {count} of {size} along axis {axis} are wrong, and none of the "
-                "very first: what comes before is stored past its end, over them (a store without "
-                "a tail mask)"
+                f"only the first {count} of {size} along axis {axis} are wrong, and none in the "
+                "very first slice: each slice is stored past its end, over the next (a store "
+                "without a tail mask)"
             )
     return None
 
@@ -285,8 +287,8 @@ def _tail_or_head(shares: Tensor, where: str, undone: bool) -> str | None:
     if not undone:
         return None
     return (
-        f"only the first {right} of {size} {where} are right: the first block alone was done, or "
-        "every program does the first"
+        f"only the first {right} of {size} {where} are right: only the first block was computed, "
+        "or every program computes the first"
     )
 
 
@@ -299,8 +301,8 @@ def _slices(evidence: Evidence) -> str | None:
         if len(bad) < size and float(shares[bad].mean()) >= 0.9:
             shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
             return (
-                f"wrong at {shown} of {size} along axis {axis} and nowhere else: which slice of an "
-                "input these read (its index, stride or offset) is wrong"
+                f"wrong only at {shown} of {size} along axis {axis}: these read the wrong slice of "
+                "an input (a wrong index, stride or offset)"
             )
     return None
 
@@ -324,9 +326,9 @@ def _low_rank(evidence: Evidence) -> str | None:
     if rank > min(want.shape) // 4:
         return None
     return (
-        f"the difference is a matrix of rank {rank}, as when a product of matrices leaves out "
-        f"{rank} term{'s' if rank > 1 else ''} of each of its sums over k (a tail), or counts "
-        "them twice"
+        f"the error is a matrix of rank {rank}, as when a matrix product omits {rank} "
+        f"term{'s' if rank > 1 else ''} of each of its sums over k (a tail), or counts "
+        f"{'them' if rank > 1 else 'it'} twice"
     )
 
 

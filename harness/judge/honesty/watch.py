@@ -135,7 +135,7 @@ class _Watch:
         around = f"{self.root}{os.sep}".startswith(real + os.sep)
         own = real == self.own or OF_NUMBA.search(real)
         if (inside or around) and not own and lexists(real) and self.code_under_test_runs():
-            self.refuse(f"took away {real}")
+            self.refuse(f"removed {real}")
 
     def check_database(self, name: object) -> None:
         """Refuse any database: from one that is its own others can be attached."""
@@ -177,7 +177,7 @@ class _Watch:
     def refuse(self, deed: str) -> NoReturn:
         """End what is being done, and keep it in mind where that is swallowed."""
         self.tried.append(deed)
-        raise PermissionError(f"the code under test {deed}, which it may not")
+        raise PermissionError(f"the code under test {deed}, which is not allowed")
 
 
 _watch: _Watch | None = None
@@ -286,7 +286,7 @@ def assert_tools_kept() -> None:
 def _refuse_replaced(whose: str, names: Sequence[str]) -> None:
     if names:
         raise SubmissionError(
-            f"{whose}: expected the judge's tools as they were, found replaced: {', '.join(names)}."
+            f"{whose}: expected the judge's tools untouched, found replaced: {', '.join(names)}."
         )
 
 
@@ -443,5 +443,5 @@ def sealed(oracle: ModuleType, answers: Collection[str]) -> Iterator[None]:
         yield
     if asked:
         raise SubmissionError(
-            f"expected the answer to be worked out, found that oracle.{asked[0]} was called for it."
+            f"expected the answer to be computed, found that oracle.{asked[0]} was called for it."
         )

@@ -61,7 +61,9 @@ def judge_cost(
     words = f"{threshold.name}: {value:,.6g}{share}, limit {relation} {limit:,.6g}"
     words += f"; {built}" if built else ""
     if not met and threshold.bound is not None and ideal is not None and value < ideal:
-        words += "; less than the work takes: a part of it was not done, or not where it is counted"
+        words += (
+            "; less than the work requires: part of it was not done, or not where it is counted"
+        )
     return Verdict(
         outcome=PASSED if met else FAILED,
         value=value,
@@ -138,13 +140,13 @@ def _objection(timed: Timed, profile: Profile, least_s: float = 0.0) -> tuple[st
     if check is not None and not check.clean:
         return FAILED, (
             f"work was left running: {check.calls} calls took {_ms(check.device_s)} on their "
-            f"stream, but kept the device at work for {_ms(check.left_s)} more; have it done on "
+            f"stream, but kept the device at work for {_ms(check.left_s)} more; run it on "
             "the current stream"
         )
     if least_s > BEYOND_PHYSICS * timed.mine.median:
         return FAILED, (
             f"faster than physics: {_us(timed.mine.median)}, where {profile.id} needs at least "
-            f"{_us(least_s)}; the kernel, the cost in oracle.py or the profile lies"
+            f"{_us(least_s)}; the kernel, the cost in oracle.py or the profile is wrong"
         )
     return None
 
