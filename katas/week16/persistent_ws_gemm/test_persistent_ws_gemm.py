@@ -131,6 +131,12 @@ def test_the_next_tile_does_not_wait_for_the_store(kata, hazards, cost):
     cost.check("store under a store", seen.overlap("TMA store", under="TMA store"))
 
 
+def test_a_product_is_under_way_when_the_next_begins(kata, hazards, cost):
+    with hazards() as seen:
+        kata.persistent_ws_gemm(*ones(**TILES))
+    cost.check("product under a product", seen.overlap("wgmma", under="wgmma", own=True))
+
+
 def test_the_last_slot_is_free_before_the_store(kata, hazards, cost):
     found = []
     for seed in range(8):  # how far loads get depends on who has which turn
