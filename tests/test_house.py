@@ -1,4 +1,4 @@
-"""The house is as its documents say."""
+"""The layers of the harness, and its documents, are as they say."""
 
 import ast
 import re
@@ -13,14 +13,16 @@ ROOT = Path(__file__).parents[1]
 HARNESS = ROOT / "harness"
 
 
-def floors():
-    """Floor of each room, as CONTRIBUTING.md has it."""
+def layers():
+    """Layer of each package, as CONTRIBUTING.md has it."""
     rows = re.findall(r"^\| (\d+) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)/`", rooms)}
+    return {
+        package: int(layer) for layer, names in rows for package in re.findall(r"`(\w+)/`", names)
+    }
 
 
 def imported(tree):
-    """Rooms of the harness that are imported anywhere in a file."""
+    """Packages of the harness that are imported anywhere in a file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "harness":
             yield from (alias.name for alias in node.names)
@@ -28,11 +30,11 @@ def imported(tree):
             yield node.module.split(".")[1]
 
 
-def test_every_room_has_its_floor():
-    assert floors().keys() == {path.parent.name for path in HARNESS.glob("*/__init__.py")}
+def test_every_package_has_its_layer():
+    assert layers().keys() == {path.parent.name for path in HARNESS.glob("*/__init__.py")}
 
 
-def test_what_lies_outside_the_rooms_is_what_katas_import():
+def test_what_lies_outside_the_packages_is_what_katas_import():
     assert {path.name for path in HARNESS.glob("*.py")} == {
         "__init__.py",
         "__main__.py",
@@ -45,15 +47,15 @@ def test_what_lies_outside_the_rooms_is_what_katas_import():
     }
 
 
-def test_a_room_imports_only_from_the_floors_below():
-    floor_of = floors()
+def test_a_package_imports_only_from_the_layers_below():
+    layer_of = layers()
     upward = {
         f"{path.relative_to(ROOT)} imports {other}"
         for path in HARNESS.rglob("*.py")
-        for room in [path.relative_to(HARNESS).parts[0]]
-        if room in floor_of
+        for package in [path.relative_to(HARNESS).parts[0]]
+        if package in layer_of
         for other in imported(ast.parse(path.read_text()))
-        if other in floor_of and other != room and floor_of[other] >= floor_of[room]
+        if other in layer_of and other != package and layer_of[other] >= layer_of[package]
     }
     assert upward == set()
 
