@@ -8,7 +8,16 @@ import pytest
 from fsrs import Card, State
 
 from harness.content.catalog import Curriculum, load_curriculum
-from harness.learner.advice import advise, budget_of, due, missing, placement_of, spent_of
+from harness.content.course import PLACED
+from harness.learner.advice import (
+    advise,
+    budget_of,
+    command_for,
+    due,
+    missing,
+    placement_of,
+    spent_of,
+)
 from harness.learner.mastery import Level, Review, Standing
 from harness.learner.memory import Trace
 from harness.learner.progress import Note
@@ -262,3 +271,13 @@ def test_who_is_new_is_offered_what_is_easy_and_every_backend_has_a_way_in():
         if all(one.backend != kata.backend for one in katas if one.name in kata.requires)
     }
     assert ways_in == {kata.backend for kata in katas}
+
+
+def test_outside_a_clone_the_next_step_needs_no_makefile(curriculum, tmp_path):
+    kata = replace(curriculum.katas["a"], root=tmp_path / "mine")
+    assert kata.run_command == "make kata name=a"
+    placed = kata.root / PLACED
+    placed.parent.mkdir(parents=True)
+    placed.touch()
+    assert command_for(kata, begun=True, short=False) == kata.run_command == "kata run a"
+    assert command_for(kata, begun=False, short=False) == "kata start a"

@@ -78,7 +78,7 @@ def test_the_reference_in_place_is_nobodys_own(kata_command, mini):
     file.write_text(file.read_text() + "# tweaked\n")
     done = kata_command("run", "doubled")
     assert "passed: doubled (solution, cpu)" in done.stdout
-    assert "Back again: kata restore doubled" in done.stdout
+    assert "To get it back: kata restore doubled" in done.stdout
     assert json.loads(kata_command("list", "--json").stdout)[0]["status"] == "untried"
     assert "passed" not in kata_command("stash", "list", "doubled").stdout
 
@@ -200,7 +200,7 @@ def test_source_keeps_its_long_lines_on_a_narrow_screen(kata_command, mini):
         (["run"], 2, "expected names, --week N or --all"),
         (["run", "doubled", "--impl", "nowhere.py"], 2, "expected yours, solution or the path"),
         (["check", "doubled", "--all"], 2, "found none or more than one"),
-        (["check", "doubled", "--seeds", "2", "--wrong", "copies"], 2, "nor --wrong with --seeds"),
+        (["check", "doubled", "--seeds", "2", "--wrong", "copies"], 2, "with --seeds"),
         (["profile", "show", "h300"], 2, "Did you mean"),
         (["new", "week1/Bad"], 2, "expected weekNN/snake_case_name"),
         (["new", "week01/doubled"], 2, "expected a name that is free"),

@@ -8,8 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
 from harness.base.errors import UsageProblem
+from harness.cli import publish
 from harness.content.catalog import load_curriculum
 from harness.reports.measured import kept_results
 from harness.reports.pictures.recording import BankMap, LaunchStart, Line, Recording
@@ -108,6 +110,14 @@ def test_the_command_writes_it_anew(kata_command, tmp_path):
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "kata" / "doubled.html").is_file()
     assert "0 trace pictures" in done.stdout
+
+
+def test_without_matplotlib_the_way_out_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(publish, "find_spec", lambda name: None)
+    done = CliRunner().invoke(publish.site, ["-o", str(tmp_path)])
+    assert done.exit_code == 3
+    assert "pip install matplotlib" in done.output
+    assert "--no-pictures" in done.output
 
 
 # ---- in a browser --------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def import_(house: House, source: TextIO) -> None:
 @json_option
 @click.pass_obj
 def verify(house: House, card: Path, sample: int, seed: int, as_json: bool) -> None:
-    """Judge again a sample of what a scorecard calls solved: same code, same seed."""
+    """Judge again a sample of what a scorecard calls solved. Same code, same seed."""
     from harness.reports.verify import BROKEN, HELD, claims_of
     from harness.reports.verify import verify as verified
 

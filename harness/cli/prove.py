@@ -141,8 +141,8 @@ def check(
     alone = remember or profiles or (wrong and seeds)
     if (wrong or tests) and (len(chosen) != 1 or alone):
         raise UsageProblem(
-            "--wrong, --test: expected one kata, without --remember, --profiles, or --wrong beside "
-            "--seeds, found one of these. As in: kata check NAME --wrong NAME"
+            "--wrong, --test: expected one kata, without --remember and --profiles, and no --wrong "
+            "with --seeds, found otherwise. As in: kata check NAME --wrong NAME"
         )
     seed = random.randrange(SEEDS) if seed is None else seed
     count = max(1, jobs or cores())

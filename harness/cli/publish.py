@@ -66,7 +66,7 @@ def site(house: House, out: Path, pictures: bool) -> None:
 )
 @click.pass_obj
 def release(house: House, folder: Path, course: Path) -> None:
-    """Write the course for learners, without solutions and without unopened hints."""
+    """Write the course for learners, without solutions. Unopened hints are left out, too."""
     from harness.authoring.release import WORKFLOW
     from harness.authoring.release import release as written
     from harness.content.syllabus import load_syllabus
