@@ -216,8 +216,8 @@ def test_a_short_review_says_when_the_kata_comes_back(mini):
         return answered(*found, at[1])
 
     assert words(runs, asked).startswith("doubled: counts as a review; due again 2026-")
-    assert words(runs, []).startswith("doubled: no review that counts; due as before, 2026-")
-    assert words([], asked) == "doubled: comes back once it was solved"
+    assert words(runs, []).startswith("doubled: does not count as a review; still due 2026-")
+    assert words([], asked) == "doubled: comes back once it is solved"
 
 
 def test_the_weeks_to_come_are_within_the_hours(kata_command, tmp_path):
@@ -327,7 +327,7 @@ def test_explain_shows_the_reference_and_the_ladder(kata_command, mini, tmp_path
     assert naive.startswith("naive:")
     assert (words, measured) == ("adds: a sum of two.", "    not measured")
     assert "The worksheet" not in done.stdout, "it is not compared with the roofline"
-    assert heading == ["threshold", "naive", "yours", "solution", "adds"]
+    assert heading == ["threshold", "naive", "yours", "reference", "adds"]
     assert row == ["allocated_bytes", "8,000", "4,000", "4,000", "4,000"]
 
 
