@@ -200,7 +200,7 @@ def test_what_was_solved_becomes_due(kata_command, tmp_path):
     assert (row["form"], row["is_due"]) == ("short", True)
     card = kata_command("scorecard", KATA_NOW=in_days(30)).stdout
     words = " ".join(card.split())
-    assert "0 of 1 katas mastered, 1 more solved, 0 untried; 0 reviews in a row done" in words
+    assert "0 of 1 katas mastered, 1 more solved, 0 untried; 0 reviews in a row kept." in words
     assert "due: doubled\nnext: kata quiz doubled  (due " in card
 
 
@@ -486,7 +486,7 @@ def red_look(mini, tmp_path, monkeypatch):
 def test_a_look_is_data_for_another_program(mini, tmp_path, monkeypatch):
     monkeypatch.setenv("KATA_HOME", str(tmp_path / "home"))
     command = ["--root", str(mini), "watch", "doubled", "--json"]
-    assert "expected --once beside it" in CliRunner().invoke(main, command).output
+    assert "expected --once as well" in CliRunner().invoke(main, command).output
     done = CliRunner().invoke(main, [*command, "--once"])
     row = json.loads(done.stdout)
     assert (done.exit_code, row["status"]) == (1, "failed")
