@@ -24,7 +24,6 @@ DIGIT_BITS = 8
 BINS = 1 << DIGIT_BITS
 BINS_PER_LANE = BINS // WARP
 CELLS = BINS + 3  # a bin's mass each, and where the walk has come to
-BESTS = MAX_BLOCK + 1  # each thread's largest logit, and which of them was looked for
 ONE = 1 << 40  # the largest logit's mass: integers add up to the same in any order
 
 
@@ -44,6 +43,13 @@ def ordered(x):
 
 
 @cuda.jit(device=True)
+def logit_of(integer):
+    """The float32 of `ordered`."""
+    bits = integer - (1 << 31) if integer >= 1 << 31 else -1 - integer
+    return np.int32(bits).view(np.float32)
+
+
+@cuda.jit(device=True)
 def rank_of(x, token):
     """Logit and token in one integer, the better the larger: no two tokens have the same."""
     return (ordered(x) << TOKEN_BITS) + ((1 << TOKEN_BITS) - 1 - token)
@@ -57,16 +63,17 @@ def token_of(rank):
 
 @cuda.jit(device=True)
 def load(values, first, n, held):
-    """Load the thread's next AHEAD values, which lie a block apart; past n nothing is loaded."""
+    """Load the thread's next AHEAD values, which lie a block apart; those past n are -inf."""
     step = cuda.blockDim.x
     if first + (AHEAD - 1) * step < n:
         # without a test for each of them the loads are under way together
         for r in range(AHEAD):
-            held[r] = values[np.uint32(first + r * step)]
+            held[r] = values[np.uint64(first + r * step)]
     else:
         for r in range(AHEAD):
+            held[r] = -math.inf
             if first + r * step < n:
-                held[r] = values[np.uint32(first + r * step)]
+                held[r] = values[np.uint64(first + r * step)]
 
 
 @cuda.jit(device=True)
@@ -78,10 +85,9 @@ def largest_of(values, n, of_warps):
     for first in range(thread, n, AHEAD * threads):
         load(values, first, n, held)
         for r in range(AHEAD):
-            if first + r * threads < n:
-                largest = max(largest, held[r])
-                if held[r] != held[r]:
-                    broken = np.int32(1)
+            largest = max(largest, held[r])
+            if held[r] != held[r]:
+                broken = np.int32(1)
     for apart in (16, 8, 4, 2, 1):
         largest = max(largest, cuda.shfl_xor_sync(FULL, largest, apart))
     of_warps[thread // WARP] = largest
@@ -194,32 +200,25 @@ def select(values, n, need, largest, temperature, counts, masses, members):
 
 
 @cuda.jit(device=True)
-def reached_by(k, values, n, bests):
+def reached_by(k, values, n):
     """
     A logit that k of the values reach, and seldom many more: the best that k threads have found.
 
     It is -inf if there are fewer than k threads.
     """
     held = cuda.local.array(AHEAD, np.float32)
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     best = np.float32(-math.inf)
-    for first in range(thread, n, AHEAD * threads):
+    for first in range(cuda.threadIdx.x, n, AHEAD * cuda.blockDim.x):
         load(values, first, n, held)
         for r in range(AHEAD):
-            if first + r * threads < n and held[r] > best:
-                best = held[r]
-    bests[thread] = best
-    if thread == 0:
-        bests[MAX_BLOCK] = -math.inf
-    cuda.syncthreads()
-    as_good = 0
-    for other in range(threads):
-        if bests[other] >= best:
-            as_good += 1
-    if as_good >= k:
-        cuda.atomic.max(bests, MAX_BLOCK, best)
-    cuda.syncthreads()
-    return bests[MAX_BLOCK]
+            best = max(best, held[r])  # of a number and NaN it is the number
+    # bit by bit the largest integer that k of the bests reach
+    own, reached = ordered(best), 0
+    for bit in range(31, -1, -1):
+        higher = reached + (1 << bit)
+        if cuda.syncthreads_count(np.int32(own >= higher)) >= k:
+            reached = higher
+    return logit_of(reached) if reached > 0 else np.float32(-math.inf)
 
 
 @cuda.jit(device=True)
@@ -236,14 +235,17 @@ def gather(values, n, bound, lowest, kept, ranks, counts):
     cuda.syncthreads()
     for first in range(thread, n, AHEAD * threads):
         load(values, first, n, held)
-        for r in range(AHEAD):
-            token = first + r * threads
-            # of most a comparison of floats is enough; a NaN is not below anything
-            if token < n and not held[r] < bound and rank_of(held[r], token) >= lowest:
-                place = cuda.atomic.add(counts, 0, 1)
-                if place < KEPT:
-                    kept[place] = held[r]
-                    ranks[place] = rank_of(held[r], token)
+        for pair in range(0, AHEAD, 2):
+            # of most pairs comparisons of floats are enough; a NaN is not below anything
+            if held[pair] < bound and held[pair + 1] < bound:
+                continue
+            for r in range(pair, pair + 2):
+                token = first + r * threads
+                if token < n and not held[r] < bound and rank_of(held[r], token) >= lowest:
+                    place = cuda.atomic.add(counts, 0, 1)
+                    if place < KEPT:
+                        kept[place] = held[r]
+                        ranks[place] = rank_of(held[r], token)
     cuda.syncthreads()
     found = counts[0]
     cuda.syncthreads()  # `counts` is for other things now
@@ -294,7 +296,6 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
     kept = cuda.shared.array(KEPT, np.float32)
     ranks = cuda.shared.array(KEPT, np.int64)
     of_warps = cuda.shared.array(WARPS, np.float32)
-    bests = cuda.shared.array(BESTS, np.float32)
 
     row, vocab = cuda.blockIdx.x, logits.shape[1]
     values, heat, share, at = logits[row], temperature[row], top_p[row], u[row]
@@ -309,7 +310,7 @@ def sample_rows(logits, temperature, top_k, top_p, u, out) -> None:
         if vocab <= KEPT:
             gather(values, vocab, least, lowest, kept, ranks, counts)
         elif k < vocab:
-            bound = reached_by(k, values, vocab, bests)
+            bound = reached_by(k, values, vocab)
             if bound > least:
                 n = gather(values, vocab, bound, lowest, kept, ranks, counts)
             if n > KEPT:  # too many that are alike, or too few threads
