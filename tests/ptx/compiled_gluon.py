@@ -1,7 +1,7 @@
 """
 The kernels of tests/gluon_cases.py once more: compiled for sm_90, their PTX executed.
 
-    TRITON_INTERPRET=0 python -m tests.ptx.compiled_gluon          # all ten, a line each
+    TRITON_INTERPRET=0 python -m tests.ptx.compiled_gluon          # all, a line each
     TRITON_INTERPRET=0 python -m tests.ptx.compiled_gluon ws fa3
 
 Two simulators that have nothing in common but the names of hazards judge the same kernels.
@@ -12,12 +12,14 @@ import sys
 from harness.meters.triton_ptx import run_compiled
 from tests import gluon_cases
 
+EVERY = {**gluon_cases.CASES, **gluon_cases.CLUSTERS}
+
 
 def main(names):
     launched = run_compiled("sm_90")
-    for name in names or gluon_cases.CASES:
+    for name in names or EVERY:
         first = len(launched)
-        got, want, most = gluon_cases.CASES[name](gluon_cases.load(gluon_cases.FILES[name]))
+        got, want, most = EVERY[name](gluon_cases.load(gluon_cases.FILES[name]))
         error = (got.double() - want.double()).abs().max().item()
         hazards = [str(hazard) for one in launched[first:] for hazard in one.hazards]
         steps = sum(one.run.counters["steps"] for one in launched[first:])

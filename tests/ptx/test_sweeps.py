@@ -91,7 +91,9 @@ def test_no_barrier_or_wait_can_be_left_out(ptx, name):
 
 def test_the_gluon_simulator_is_agreed_with(tmp_path):
     pytest.importorskip("triton")
-    names = ("ws", "fa3")
+    from tests.gluon_cases import CLUSTERS
+
+    names = ("ws", "fa3", *(name for name in ("multicast", "shared") if name in CLUSTERS))
     done = subprocess.run(
         [sys.executable, "-m", "tests.ptx.compiled_gluon", *names],
         env=child_environment({"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}),
