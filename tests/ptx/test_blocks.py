@@ -75,3 +75,23 @@ def test_a_grid_that_meets_at_a_barrier_is_in_order(run):
     found = run("grid", [x, out], grid=40, cooperative=True)
     assert (out == np.arange(40)[::-1]).all()
     assert found.found == []
+
+
+def cluster_total(run, rng, **changes):
+    x, parts, y = floats(rng, 8 * 32), *np.zeros((2, 8), np.float32)
+    sizes = {"grid": 8, "cluster": 2, "arch": "sm_90"}
+    found = run("blocks", [x, parts, y], name="cluster_total", **sizes, **changes)
+    return found, abs(y - x.reshape(4, 64).sum(1, dtype=float).repeat(2)).max()
+
+
+@pytest.mark.parametrize("schedule", [None, 0], ids=["lockstep", "warp by warp"])
+def test_the_barrier_of_a_cluster_orders_its_blocks(run, rng, schedule):
+    found, error = cluster_total(run, rng, schedule=schedule)
+    assert error < 1e-4
+    assert found.found == []
+
+
+def test_a_relaxed_arrival_at_it_publishes_nothing(run, rng, line):
+    found, _ = cluster_total(run, rng, ARRIVES='"relaxed"')
+    use, made = line("blocks", "float both"), line("blocks", "parts[b] = sum")
+    assert (use, made) in places(found, "global-race")

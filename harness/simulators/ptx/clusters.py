@@ -61,6 +61,8 @@ class Clusters(Wmma):
 
             def arrive() -> None:
                 self.tally(ins, {"cluster_barriers": self.active_warps})
+                if "relaxed" not in ins.mods:
+                    self.publish_to_cluster()
                 self.cluster_came = self.cluster_came + self.mask
                 warps = np.flatnonzero(self.warps_here)
                 cluster, warp = warps // self.clock_warps, warps % self.clock_warps
@@ -85,6 +87,12 @@ class Clusters(Wmma):
 
         return None, wait
 
+    def publish_to_cluster(self) -> None:
+        """Publish what the active blocks have done to global memory: see `GlobalOrder`."""
+
+    def learn_from_cluster(self, clusters: Array) -> None:
+        """Let the blocks of these clusters know what was published."""
+
     def _cluster_passed(self) -> Array:
         done = np.repeat(self.cluster_done, self.clock_warps * 32)
         return np.asarray(self.cluster_came <= done)
@@ -97,6 +105,7 @@ class Clusters(Wmma):
         if go.any():
             self.cluster_done[go] = least[go]
             self.cluster_known[go] = self.cluster_seen[go].max(1)
+            self.learn_from_cluster(go)
         passed, waiting = self._cluster_passed(), self.waiting["cluster"]
         for pc, mask in list(waiting.items()):
             if (mask & passed).any():

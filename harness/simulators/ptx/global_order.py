@@ -4,7 +4,8 @@ Races between blocks in global memory.
 Blocks of a grid run in no order. Two of them may touch the same bytes, one of them writing, only
 where one has published and the other has seen it: the publisher stores, fences
 (``__threadfence``, or a release) and then writes a flag by an atomic or volatile access; the
-other reads that flag the same way. What a block knows of others is kept for the block as a whole:
+other reads that flag the same way. The barrier of a cluster does both for its blocks, unless they
+arrive relaxed. What a block knows of others is kept for the block as a whole:
 ``__syncthreads`` between the stores and the fence is taken for granted. Copies by TMA, and a
 second write of the same value, are not looked at.
 """
@@ -50,6 +51,7 @@ class GlobalOrder(Mbarriers):
         self._epoch = np.ones(self.grid_blocks, i32)
         self._known: dict[int, dict[int, int]] = {}  # by block: epochs of others
         self._published: dict[int, dict[int, int]] = {}  # the same by the address of a flag
+        self._arrived = np.zeros(self.grid_blocks, i32)  # epochs at the barrier of the cluster
 
     # ---- accesses --------------------------------------------------------------------------
 
@@ -143,6 +145,28 @@ class GlobalOrder(Mbarriers):
         if self._ordered and BLOCKS_OWN not in ins.mods:
             blocks = np.unique(self.block_ids[self.active() // self.block_threads])
             self._epoch[blocks] += 1
+
+    def publish_to_cluster(self) -> None:
+        """What the active blocks have done until now counts once their cluster has met."""
+        if self._ordered:
+            blocks = np.unique(self.block_ids[self.active() // self.block_threads])
+            self._arrived[blocks] = self._epoch[blocks]
+            self._epoch[blocks] += 1
+
+    def learn_from_cluster(self, clusters: Array) -> None:
+        """Let the blocks of clusters that have met know of each other."""
+        if not self._ordered:
+            return
+        for blocks in self.block_ids.reshape(-1, self.cluster)[clusters].tolist():
+            told: dict[int, int] = {}
+            for block in blocks:
+                told[block] = int(self._arrived[block])
+                for other, epoch in self._known.get(block, {}).items():
+                    told[other] = max(told.get(other, 0), epoch)
+            for block in blocks:
+                known = self._known.setdefault(block, {})
+                for other, epoch in told.items():
+                    known[other] = max(known.get(other, 0), epoch)
 
     def _flags(self, addresses: Array) -> list[tuple[int, int]]:
         """Each active block with each of its addresses, once."""

@@ -73,3 +73,19 @@ extern "C" __global__ void lookback(const int* x, int* y, volatile unsigned long
   __syncthreads();
   y[b * 32 + t] = before + v;
 }
+
+#ifndef ARRIVES
+#define ARRIVES "release"
+#endif
+extern "C" __global__ void cluster_total(const float* x, float* parts, float* y) {
+  // clusters of two: each block adds up what both have found
+  int t = threadIdx.x, b = blockIdx.x;
+  float sum = x[b * 32 + t];
+  for (int d = 16; d; d >>= 1) sum += __shfl_xor_sync(~0u, sum, d);
+  if (t == 0) parts[b] = sum;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive." ARRIVES ".aligned; barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+  float both = parts[b & ~1] + parts[b | 1];
+  if (t == 0) y[b] = both;
+}
