@@ -78,10 +78,10 @@ def _quantize(name: str, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     height, k = x.shape
     if k == 0 or k % BLOCK:
         raise ValueError(f"{name}: expected columns in multiples of {BLOCK}, found {k}")
-    if not x.isfinite().all():
-        raise ValueError(f"{name}: expected finite numbers, found {x[~x.isfinite()][0].item()}")
-    # quantize
     x = x.float().contiguous()
+    if not x.isfinite().all():
+        raise ValueError(f"{name}: expected finite float32, found {x[~x.isfinite()][0].item()}")
+    # quantize
     tiles = F.pad(x, (0, 0, 0, -height % rows)).unflatten(1, (-1, BLOCK)).unflatten(0, (-1, rows))
     scale = (tiles.abs().amax(dim=(1, 3)) / LARGEST).clamp_min(TINY)
     wide = scale.repeat_interleave(rows, dim=0)[:height].repeat_interleave(BLOCK, dim=1)

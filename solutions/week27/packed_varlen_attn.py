@@ -121,7 +121,7 @@ def _packed_varlen_attn_kernel(
     begin, end = tl.load(cu_seqlens_ptr + seq), tl.load(cu_seqlens_ptr + seq + 1)
     kv_h = h // (H // Hkv)
 
-    # the tile's rows all see keys 0 .. full of the document, its last row those up to `last`
+    # of the document the tile's rows all see the keys below `full`, its last row those below `last`
     length = end - begin
     full, last = length, length
     if CAUSAL:

@@ -23,8 +23,12 @@ def draw(oracle, device, seed, tokens=200, n=128, k=256, dtype=torch.float32, **
 
 def assert_gradients(kata, oracle, x, w, dy):
     kata.fp8_train_linear(x, w).backward(dy)
+    assert_right(oracle, x, w, dy, {"dx": x.grad, "dw": w.grad})
+
+
+def assert_right(oracle, x, w, dy, gradients):
     right = oracle.gradients(x.detach(), w.detach(), dy)
-    for name, found in (("dx", x.grad), ("dw", w.grad)):
+    for name, found in gradients.items():
         want, trusted = right[name]
         assert found.dtype == x.dtype, f"{name}: expected {x.dtype}, found {found.dtype}"
         try:
@@ -69,7 +73,9 @@ def test_weights_are_the_same_numbers_there_and_back(kata, oracle, device, seed)
     w.requires_grad_(False)
     one_hot = torch.eye(256, device=device)
     there = kata.fp8_train_linear(one_hot, w)  # w.T
-    kata.fp8_train_linear(x, w).backward(one_hot)
+    y = kata.fp8_train_linear(x, w)
+    w.mul_(3)  # what it is by now plays no part
+    y.backward(one_hot)
     off = ((x.grad - there.T).abs() / there.T.abs().clamp_min(1e-20)).max().item()
     assert off < 1e-6, f"w as it is in y, and in dx: up to {off:.2g} of a number apart"
 
@@ -105,7 +111,7 @@ def test_a_byte_is_kept_for_each_number(kata, oracle, device, seed, cost):
     # by whatever way: all tensors alive, once x is gone and w and y are left out
     _, w, _ = draw(oracle, device, seed, tokens=256, n=256, k=384)
     before = alive_bytes()
-    x = torch.randn(256, 384, device=device)
+    x = torch.randn(256, 384, device=device) + torch.zeros((), device=device, requires_grad=True)
     y = kata.fp8_train_linear(x, w)
     numbers = x.numel() + w.numel()
     del x
@@ -132,17 +138,52 @@ def test_backward_may_be_called_again(kata, oracle, device, seed):
     assert torch.equal(first[1], again[1])
 
 
-@pytest.mark.parametrize("name", ["x", "w", "dy"])
-@pytest.mark.parametrize("bad", [float("nan"), -float("inf")], ids=str)
-def test_what_is_not_finite_is_refused(kata, oracle, device, seed, name, bad):
+def test_layers_keep_what_is_theirs(kata, oracle, device, seed):
+    # two of one shape, then the first with the input of the second; all go forward before one goes
+    # back
+    one, other = (draw(oracle, device, at, tokens=9, n=128, k=128) for at in (seed, seed + 2))
+    calls = [one, other, (other[0], one[1], other[2])]
+    results = [kata.fp8_train_linear(x, w) for x, w, _ in calls]
+    for (x, w, dy), y in zip(calls, results, strict=True):
+        dx, dw = torch.autograd.grad(y, (x, w), dy)
+        assert_right(oracle, x, w, dy, {"dx": dx, "dw": dw})
+
+
+@pytest.mark.parametrize("needed", ["x", "w"])
+def test_a_bad_gradient_is_named(kata, oracle, device, seed, needed):
     x, w, dy = draw(oracle, device, seed, tokens=2, n=128, k=128)
-    with torch.no_grad():
-        {"x": x, "w": w, "dy": dy}[name][1, 100] = bad
-    with pytest.raises(ValueError, match=f"^{name}: "):
+    {"x": w, "w": x}[needed].requires_grad_(False)
+    dy[1, 100] = float("nan")
+    with pytest.raises(ValueError, match="^dy: "):
         kata.fp8_train_linear(x, w).backward(dy)
 
 
+@pytest.mark.parametrize("name", ["x", "w"])
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf")], ids=str)
+def test_what_is_not_finite_is_refused(kata, oracle, device, seed, name, bad):
+    x, w, _ = draw(oracle, device, seed, tokens=2, n=128, k=128)
+    with torch.no_grad():
+        {"x": x, "w": w}[name][1, 100] = bad
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        kata.fp8_train_linear(x, w)
+
+
 # ---- the product ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_row", [0, 1], ids=["blocks", "rows"])
+@pytest.mark.parametrize("width", [32, 64])
+def test_a_tile_may_be_narrower_than_its_scales(
+    kata, oracle, device, seed, monkeypatch, by_row, width
+):
+    for config in ("CPU", "BY_BLOCK", "BY_ROW"):
+        monkeypatch.setattr(kata, config, kata.Config(m=64, n=width))
+    inputs = oracle.make_inputs_fp8_gemm_nt(
+        m=9, n=300, k=256, dtype=torch.float32, device=device, seed=seed, by_row=by_row, decades=2.0
+    )
+    want = oracle.reference_fp8_gemm_nt(**inputs)
+    trusted = oracle.same_precision_fp8_gemm_nt(**inputs)
+    assert_matches(kata.fp8_gemm_nt(**inputs), want, same_precision=trusted)
 
 
 @pytest.mark.parametrize("by_row", [0, 1], ids=["blocks", "rows"])
@@ -170,7 +211,7 @@ def test_numbers_are_the_nearest(kata, device, seed, name, block, rows):
     x = torch.randn(384, rows, generator=torch.Generator().manual_seed(seed)).to(device).T
     x[:, :128] = 0
     x[rows // 2, 130] = 3e4
-    x[-1, 256:] *= 1e-30
+    x[-1, 256:] *= 1e-37 if rows == 1 else 1e-30  # a scale at the floor, or above it
     before = x.clone()
     numbers, scales = getattr(kata, name)(x)
     assert torch.equal(x, before), "x: expected as it was, found other numbers in it"
@@ -182,6 +223,13 @@ def test_numbers_are_the_nearest(kata, device, seed, name, block, rows):
     off = (scales.double() / want - 1).abs().max().item()
     assert off < 2**-22, f"scales: {scales.tolist()}, expected {want.tolist()}"
     assert_nearest(numbers, scales, before, E4M3, block)
+
+
+@pytest.mark.parametrize("name", ["quant_1x128", "quant_128x128"])
+def test_no_rows_have_no_scales(kata, device, name):
+    numbers, scales = getattr(kata, name)(torch.ones(0, 256, device=device))
+    found = [tuple(x.shape) for x in (numbers, scales)]
+    assert found == [(0, 256), (0, 2)], f"x [0, 256]: {found}, expected [(0, 256), (0, 2)]"
 
 
 @pytest.mark.parametrize("name", ["quant_1x128", "quant_128x128"])
@@ -211,8 +259,8 @@ def test_products_are_of_three_dtypes(kata, device):
 
 @pytest.mark.parametrize(("name", "argument"), [("quant_1x128", "x"), ("quant_128x128", "w")])
 def test_what_cannot_be_quantized_is_refused(kata, device, name, argument):
-    bad = torch.ones(3, 128, device=device)
-    bad[2, 100] = float("inf")
-    for x in (torch.ones(3, 100, device=device), torch.ones(3, 0, device=device), bad):
+    bad, huge = torch.ones(2, 3, 128, device=device, dtype=torch.float64)
+    bad[2, 100], huge[2, 100] = -float("inf"), 1e39  # the latter has no float32
+    for x in (bad[:, :100].float(), bad[:, :0].float(), bad.float(), bad, huge):
         with pytest.raises(ValueError, match=f"^{argument}: "):
             getattr(kata, name)(x)

@@ -26,8 +26,9 @@ def ends_of(lengths, device):
 # ---- the list ------------------------------------------------------------------------------
 
 
-def assert_mapped(kata, device, lengths, block_m):
-    seq, row = kata.tile_map(ends_of(lengths, device), sum(lengths), block_m)
+def assert_mapped(kata, device, lengths, block_m, ends=None):
+    ends = ends_of(lengths, device) if ends is None else ends
+    seq, row = kata.tile_map(ends, sum(lengths), block_m)
     for name, x in (("seq", seq), ("row", row)):
         assert x.dtype == torch.int32, f"{name}: expected int32, found {x.dtype}"
         assert x.device.type == device, f"{name}: expected it on {device}, found it on {x.device}"
@@ -53,6 +54,14 @@ def test_documents_around_the_size_of_a_tile(kata, device, lengths, block_m):
     assert_mapped(kata, device, lengths, block_m)
 
 
+def test_a_list_is_of_the_documents_there_are_now(kata, device):
+    # a buffer that every batch is written to: the same memory, tokens and number of documents
+    ends = ends_of([5, 0, 40], device)
+    assert_mapped(kata, device, [5, 0, 40], 16, ends)
+    ends.copy_(ends_of([20, 20, 5], device))
+    assert_mapped(kata, device, [20, 20, 5], 16, ends)
+
+
 def test_the_host_does_not_wait(kata, device, dispatch, cost):
     ends = ends_of([5, 0, 40], device)
     with dispatch() as seen:
@@ -70,6 +79,17 @@ def test_as_many_operators_for_any_number_of_documents(kata, device, dispatch):
     assert used[0] == used[1], f"2 documents: {used[0]}, 60: {used[1]} operators of PyTorch"
 
 
+def test_twice_the_documents_take_twice_the_memory(kata, device, dispatch):
+    # not four times, as a matrix of tiles and documents does
+    taken = []
+    for documents in (500, 1000):
+        ends = ends_of([1] * documents, device)
+        with dispatch() as seen:
+            kata.tile_map(ends, documents, 16)
+        taken.append(seen.allocated_bytes)
+    assert taken[1] < 2.5 * taken[0], f"500 documents: {taken[0]}, 1000: {taken[1]} bytes allocated"
+
+
 # ---- documents -----------------------------------------------------------------------------
 
 
@@ -81,6 +101,16 @@ def test_each_document_begins_anew(kata, device):
     want = torch.tensor([1, 3 / 2, 4, 12 / 2, 28 / 3], dtype=torch.float64)
     assert_matches(out[:, 0, 0], want)
     assert_matches(lse[0], torch.tensor([1, 2, 1, 2, 3], dtype=torch.float64).log())
+
+
+@pytest.mark.parametrize("d", [16, 20], ids=["by descriptor", "by pointers"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "whole"])
+def test_two_tiles_of_keys_to_one_of_queries(kata, oracle, device, seed, monkeypatch, causal, d):
+    # as on a GPU: the diagonal crosses both
+    monkeypatch.setattr(kata, "CPU", kata.Config(m=32, n=16))
+    inputs = draw(oracle, device, seed, [32, 1, 17, 45], d=d, causal=causal)
+    want, trusted = oracle.reference(**inputs), oracle.same_precision(**inputs)
+    assert_matches(kata.packed_varlen_attn(**inputs), want, same_precision=trusted)
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "whole"])
@@ -140,9 +170,9 @@ def test_keys_in_order_of_rising_score(kata, oracle, device, seed):
     assert_matches(kata.packed_varlen_attn(**inputs), want, same_precision=trusted)
 
 
-@pytest.mark.parametrize(("x", "y"), [(33.0, 33.03125), (-250.0, 280.0)], ids=["near", "low"])
+@pytest.mark.parametrize(("x", "y"), [(33.0, 33.03125), (-6e4, 6e4)], ids=["near", "low"])
 def test_scores_are_kept_in_float32(kata, device, x, y):
-    # documents of one token, whose lse is their score; float16 has steps of 1 there, and no -70,000
+    # documents of one token, whose lse is their score; float16 has steps of 1 there, and no -3.6e9
     q, k = (torch.zeros(3, 1, 16, dtype=torch.float16, device=device) for _ in range(2))
     q[..., 0], k[..., 0] = x, y
     out, lse = kata.packed_varlen_attn(q, k, k, ends_of([1, 1, 1], device), 1, scale=0.3)
@@ -162,8 +192,10 @@ def test_sums_are_kept_in_float32(kata, device):
 
 
 @pytest.mark.parametrize(
-    "ends", [[1, 5], [0, 4], [0, 6], [0, 3, 2, 5], [0]],
-    ids=["begins late", "ends early", "ends late", "falls", "no documents"],
+    "ends",
+    [[1, 5], [-1, 5], [0, 4], [0, 6], [0, 3, 2, 5], [0, 2**31 - 1, -2, 5], [0]],
+    ids=["begins late", "begins early", "ends early", "ends late", "falls", "falls far",
+         "no documents"],
 )  # fmt: skip
 def test_documents_that_are_not_those_of_the_tokens_are_refused(kata, device, ends):
     if device != "cpu":
@@ -173,13 +205,27 @@ def test_documents_that_are_not_those_of_the_tokens_are_refused(kata, device, en
         kata.packed_varlen_attn(q, q, q, torch.tensor(ends, dtype=torch.int32), 5)
 
 
-def test_no_document_is_longer_than_max_seqlen(kata, device):
+@pytest.mark.parametrize("lengths", [[2, 4, 1], [1, 0]], ids=str)
+def test_no_document_is_longer_than_max_seqlen(kata, device, lengths):
     if device != "cpu":
         pytest.skip("values are looked at on the CPU only")
-    q = torch.zeros(7, 1, 16, dtype=torch.float16)
+    q = torch.zeros(sum(lengths), 1, 16, dtype=torch.float16)
     with pytest.raises(ValueError, match="^max_seqlen: "):
-        kata.packed_varlen_attn(q, q, q, ends_of([2, 4, 1], device), 3)
-    kata.packed_varlen_attn(q, q, q, ends_of([2, 4, 1], device), 5)
+        kata.packed_varlen_attn(q, q, q, ends_of(lengths, device), max(lengths) - 1)
+    kata.packed_varlen_attn(q, q, q, ends_of(lengths, device), max(lengths) + 1)
+
+
+@pytest.mark.parametrize("name", ["scale", "cu_seqlens"])
+def test_what_is_refused_takes_no_memory(kata, device, dispatch, name):
+    n = 2**14
+    q = torch.zeros(1, 1, 1, dtype=torch.float16, device=device).expand(n, 8, 128)
+    ends = ends_of([n], device)
+    bad = {"scale": {"scale": 0.0}, "cu_seqlens": {"cu_seqlens": ends.long()}}[name]
+    with dispatch() as seen, pytest.raises(ValueError, match=f"^{name}: "):
+        kata.packed_varlen_attn(q, q, q, **{"cu_seqlens": ends, "max_seqlen": n, **bad})
+    results = n * 8 * (128 * 2 + 4)
+    taken = seen.allocated_bytes
+    assert taken < results / 2, f"{name} refused: {taken} bytes allocated, of results {results}"
 
 
 def test_bfloat16_on_the_cpu_is_refused(kata):
