@@ -16,13 +16,15 @@ STEP_S = 10.0
 
 class Clock:
     """
-    A rank's own time, days away from that of the others; a step takes ten seconds of it.
+    A rank's own time, decades away from that of the others; a step takes ten seconds of it.
+
+    So far from zero two minutes are lost in float32: a difference has to be taken before.
 
     `interrupt` is a signal that comes when it is next read, which a handler does.
     """
 
     def __init__(self, rank):
-        self.now = 2.0**17 * rank
+        self.now = 2.0**31 * rank
         self.interrupt = None
 
     def __call__(self):
@@ -112,6 +114,8 @@ SCENARIOS = {
     "in a save": (((0, "save", 4, WARN),), {}, (False, 4, [4], 90)),
     "in a save, looked at later": (((0, "save", 4, WARN),), {"check_every": 3},
                                    (False, 6, [4, 6], 70)),
+    "SIGTERM in the save that ends it": (((1, "within", 2, WARN), (0, "save", 3, TERM)), {},
+                                         (False, 3, [3], 80)),
     "in the last step": (((1, "within", 8, WARN),), {}, (True, 9, [4, 8, 9], None)),
     "in the last save": (((1, "save", 9, TERM),), {}, (True, 9, [4, 8, 9], None)),
     "while ranks ask each other": (((1, "question", 2, WARN),), {}, (False, 3, [3], 80)),
@@ -124,6 +128,8 @@ SCENARIOS = {
                               (False, 3, [], 70)),
     "no time any more": (((1, "before", 0, TERM),), {"check_every": 6, "save_s": 0.0},
                          (False, 6, [4], -30)),
+    "exactly no time any more": (((1, "before", 0, TERM),), {"check_every": 3, "save_s": 0.0},
+                                 (False, 3, [3], 0)),
     "SIGTERM after a warning": (((1, "before", 0, WARN), (1, "within", 4, TERM)),
                                 {"check_every": 5}, (False, 5, [4, 5], 20)),
     "SIGTERM to another": (((1, "before", 0, WARN), (0, "within", 4, TERM)), {"check_every": 5},
@@ -133,6 +139,8 @@ SCENARIOS = {
     "the same signal twice": (((1, "before", 0, WARN), (1, "within", 4, WARN)),
                               {"check_every": 5}, (False, 5, [4, 5], 40)),
     "it goes on": (((1, "within", 6, WARN),), {"step": 5}, (False, 7, [7], 80)),
+    "it goes on, asked every third step": (((1, "within", 5, WARN),),
+                                           {"step": 5, "check_every": 3}, (False, 6, [6], 80)),
     "before it goes on": ((), {"step": 5, "at_once": WARN}, (False, 5, [], 90)),
     "before it begins": ((), {"at_once": WARN}, (False, 0, [], 90)),
     "a last step that is saved anyway": ((), {"steps": 8}, (True, 8, [4, 8], None)),

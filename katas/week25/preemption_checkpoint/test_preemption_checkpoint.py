@@ -4,7 +4,6 @@ import math
 import os
 import random
 import signal
-import sys
 import threading
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from harness.meters.communication import comm_meter
+from harness.simulators.interruptions import interrupted
 from harness.simulators.ranks import rank_device
 
 LIMIT_S = 5.0  # it takes a tenth of a second; ranks that disagree wait for ever
@@ -99,21 +99,28 @@ def test_a_question_costs_four_bytes(kata, oracle, ranks, cost):
     def questions(rank, world):
         found = []
         for number in (signal.SIGUSR1, signal.SIGTERM):
-            guard = kata.PreemptionGuard(check_every=5, device=rank_device(), clock=lambda: 7.0)
+            clock = oracle.Clock(rank)
+            guard = kata.PreemptionGuard(check_every=5, device=rank_device(), clock=clock)
+
+            def asked(step, guard=guard, clock=clock):
+                clock.now += 0.25
+                return guard.should_stop(step)
+
             with guard, comm_meter() as meter:
-                quiet = [guard.should_stop(step) for step in range(20)]
+                quiet = [asked(step) for step in range(20)]
                 sent = meter.bytes_sent, meter.messages, dict(meter.calls)
                 if rank == world - 1:
                     signal.raise_signal(number)
                 before = guard.left_s
-                stop = [guard.should_stop(step) for step in range(20, 30)]
+                stop = [asked(step) for step in range(20, 30)]
             found.append((quiet, sent, before, stop, dict(meter.calls), guard.left_s))
         return found
 
     world = ranks.world(4)
     for rank, found in enumerate(ranks(world, job, timeout_s=LIMIT_S)):
-        for (quiet, sent, before, stop, calls, after), grace_s in zip(
-            found, (90.0, 30.0), strict=True
+        # the question comes a quarter of a second after the signal
+        for (quiet, sent, before, stop, calls, after), left_s in zip(
+            found, (89.75, 29.75), strict=True
         ):
             assert quiet == [False] * 20, f"rank {rank}: should_stop without a signal: {quiet}"
             assert stop == [True] * 10, f"rank {rank}: should_stop after a signal: {stop}"
@@ -121,47 +128,72 @@ def test_a_question_costs_four_bytes(kata, oracle, ranks, cost):
                 f"rank {rank}: collectives in 20 steps, asked every fifth, and in ten more, a "
                 f"signal before the first: {sent[2]}, {calls}; expected 4 and 5 of all_reduce"
             )
-            assert (before, after) == (math.inf, grace_s), (
-                f"rank {rank}: left_s before ranks have agreed and after: {before}, {after}"
+            assert (before, after) == (math.inf, left_s), (
+                f"rank {rank}: left_s before ranks have agreed, and nine steps after: {before}, "
+                f"{after}; expected inf, {left_s}"
             )
             if world == 4:
                 cost.check("comm_bytes", sent[0])
                 cost.check("comm_steps", sent[1])
 
 
-def interrupted(kata, oracle, at):
-    """Signal a warning, SIGTERM at the `at`-th instruction of its handler; return the time left."""
-    ahead = at
-
-    def trace(frame, event, _):
-        nonlocal ahead
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            ahead -= 1
-            if ahead == 0:
-                signal.raise_signal(oracle.TERM)
-        return trace
-
-    options = {"grace_s": oracle.GRACE_S, "device": rank_device(), "clock": lambda: 7.0}
-    with kata.PreemptionGuard(**options) as guard:
-        sys.settrace(trace)
-        try:
-            signal.raise_signal(oracle.WARN)
-        finally:
-            sys.settrace(None)
-        guard.should_stop(0)
-    return guard.left_s, 30.0 if ahead <= 0 else 90.0
-
-
 def test_a_handler_may_be_interrupted_anywhere(kata, oracle, ranks):
+    def interrupted_at(at):
+        options = {"grace_s": oracle.GRACE_S, "device": rank_device(), "clock": lambda: 7.0}
+        with kata.PreemptionGuard(**options) as guard:
+            came = interrupted(
+                lambda: signal.raise_signal(oracle.WARN), kata.__file__, at,
+                lambda: signal.raise_signal(oracle.TERM),
+            )  # fmt: skip
+            guard.should_stop(0)
+        return guard.left_s, 30.0 if came else 90.0
+
     def job(rank, world):
-        return [interrupted(kata, oracle, at) for at in range(1, 61)]
+        return [interrupted_at(at) for at in range(1, 61)]
 
     for at, (found, expected) in enumerate(ranks(ranks.world(2), job, timeout_s=LIMIT_S)[0], 1):
         assert found == expected, (
             f"SIGTERM at instruction {at} of the handler of a warning: {found} s left, expected "
             f"{expected}"
         )
+
+
+def test_no_signal_is_lost_between_two_questions(kata, oracle, ranks):
+    """From when the guard listens, a signal counts in the first question or in the second."""
+
+    def asked_twice(at):
+        heard, answers = [], []
+        before = signal.signal(oracle.WARN, lambda *_: heard.append(1))
+        guard = kata.PreemptionGuard(
+            grace_s=oracle.GRACE_S, device=rank_device(), clock=lambda: 7.0
+        )
+
+        def act():
+            guard.__enter__()
+            answers.append(guard.should_stop(0))
+
+        try:
+            came = interrupted(act, kata.__file__, at, lambda: signal.raise_signal(oracle.WARN))
+            answers.append(guard.should_stop(1))
+        finally:
+            guard.__exit__(None, None, None)
+            signal.signal(oracle.WARN, before)
+        # it may have come before there was a handler of the guard's
+        return came and not heard, (*answers, guard.left_s)
+
+    def job(rank, world):
+        never = 10**9
+        return [asked_twice(at if rank == world - 1 else never) for at in range(1, 201)]
+
+    found = ranks(ranks.world(2), job, timeout_s=LIMIT_S)
+    for at, each in enumerate(zip(*found, strict=True), 1):
+        counts, (first, *_) = each[-1]
+        want = (first, counts, 90.0 if counts else math.inf)
+        for rank, (_, answers) in enumerate(each):
+            assert answers == want, (
+                f"a warning on the last rank, at instruction {at} of entering and asking; rank "
+                f"{rank}: answers to two questions, and left_s: {answers}, expected {want}"
+            )
 
 
 def test_a_group_of_some_ranks_stops_by_itself(kata, oracle, ranks):
@@ -242,6 +274,8 @@ def test_handlers_are_those_of_before_afterwards(kata, handlers):
     grace = {signal.SIGUSR2: 1.0, signal.SIGTERM: 1.0}
     guard = kata.PreemptionGuard(grace_s=grace)
     assert now(mine) == mine, "the constructor: expected no handler of its own yet"
+    mine[signal.SIGTERM] = lambda *_: heard.append(2)  # those of before are those of this moment
+    signal.signal(signal.SIGTERM, mine[signal.SIGTERM])
     with guard as found:
         assert found is guard
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN, "SIGUSR1 is not listened to"
@@ -264,22 +298,31 @@ def test_handlers_are_those_of_before_afterwards(kata, handlers):
 
 def test_other_threads_hear_no_signals(kata, handlers):
     mine, _ = handlers
-    raised = []
+    done = []
 
-    def enter():
-        try:
-            with kata.PreemptionGuard():
-                pass
-        except Exception as error:  # noqa: BLE001 -- it is looked at below
-            raised.append(error)
+    def elsewhere(act):
+        def run():
+            try:
+                done.append(act())
+            except Exception as error:  # noqa: BLE001 -- it is looked at below
+                done.append(error)
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    if raised and isinstance(raised[0], NotImplementedError):
-        raise raised[0]
-    assert [type(error) for error in raised] == [RuntimeError], f"raised in a thread: {raised}"
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if isinstance(done[-1], NotImplementedError):
+            raise done[-1]
+        return done[-1]
+
+    raised = elsewhere(kata.PreemptionGuard().__enter__)
+    assert type(raised) is RuntimeError, f"entered in a thread: {raised!r}, expected a RuntimeError"
     assert now(mine) == mine
+    guard = elsewhere(kata.PreemptionGuard)
+    assert isinstance(guard, kata.PreemptionGuard), (
+        f"constructed in a thread, not yet entered: {guard!r}, expected a guard"
+    )
+    with guard:
+        assert now(mine)[signal.SIGTERM] != mine[signal.SIGTERM], "entered in the main thread"
 
 
 REFUSED = {
