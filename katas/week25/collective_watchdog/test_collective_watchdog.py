@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from harness.simulators.deaths import Moment, point
+from harness.simulators.interruptions import interrupted
 
 LIMIT_S = 20.0  # what a hang costs; nothing else depends on it
 
@@ -135,6 +136,10 @@ def test_the_dead_are_named(kata, oracle, seed):
     fleet.begin(fleet.living)
     fleet.tick(30)
     assert fleet.verdicts == [("dead", (2,), 1)] * 2 + [None]
+    # who comes back is told at once, though nobody else polls any more
+    fleet.living |= {2}
+    fleet.tick()
+    assert fleet.verdicts == [("dead", (2,), 1)] * 3
 
 
 def test_who_is_silent_for_a_while_is_not_dead(kata, oracle, seed):
@@ -149,19 +154,25 @@ def test_who_is_silent_for_a_while_is_not_dead(kata, oracle, seed):
     assert fleet.verdicts == [("missing", (2,), 1)] * 3
 
 
-def test_a_sign_of_life_after_the_first_look_is_enough(kata, oracle):
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_sign_of_life_after_the_first_look_is_enough(kata, oracle, before):
     fleet = oracle.Fleet(kata, 3)
     fleet.begin([0])
     for rank in (1, 2):
-        fleet.dogs[rank].poll()
+        for _ in range(before):
+            fleet.dogs[rank].poll()
     fleet.now = 10.0
     fleet.dogs[0].poll()
     for rank in (1, 2):  # one at a time
+        assert fleet.verdicts[0] is None, f"before a beat of rank {rank}"
+        if rank == 1:
+            fleet.begin([1])
         fleet.now += 1.0
         fleet.dogs[rank].poll()
         fleet.dogs[0].poll()
-    assert fleet.verdicts[0] == ("missing", (1, 2), 1), (
-        "rank 0's first look after 10 s, a beat of rank 1 after 11 s, one of rank 2 after 12 s"
+    assert fleet.verdicts[0] == ("missing", (2,), 1), (
+        f"{before} beats each of ranks 1 and 2, rank 0's first look after 10 s, then rank 1 comes; "
+        "a beat of rank 1 after 11 s, one of rank 2 after 12 s"
     )
 
 
@@ -176,16 +187,22 @@ def test_a_collective_that_was_given_up_causes_no_alarm(kata, oracle, error):
     fleet.begin([1])
     fleet.tick(30)
     assert fleet.verdicts == [("stuck", (0, 1), 1)] * 2
+    # it passes through where there is a verdict, too
+    assert not fleet.open.pop(1).__exit__(error, error("of something else"), None)
 
 
 def test_silence_has_an_end(kata, oracle):
-    fleet = oracle.Fleet(kata, 2, silence_s=5.0)
-    fleet.living = {1}
-    fleet.begin([1])
-    fleet.tick(14)
-    assert fleet.verdicts[1] is None, "a first look after 10 s, 4 s of silence"
-    fleet.tick()
-    assert fleet.verdicts[1] == ("dead", (0,), 1), "a first look after 10 s, 5 s of silence"
+    for first in (10, 100):  # at once, or by a thread that has been held up
+        fleet = oracle.Fleet(kata, 2, silence_s=5.0)
+        fleet.living = {1}
+        fleet.begin([1])
+        fleet.now = first - 1.0
+        fleet.tick(5)
+        assert fleet.verdicts[1] is None, f"a first look after {first} s, 4 s of silence"
+        fleet.tick()
+        assert fleet.verdicts[1] == ("dead", (0,), 1), (
+            f"a first look after {first} s, 5 s of silence"
+        )
 
 
 def test_groups_do_not_mix(kata, oracle, seed):
@@ -214,6 +231,28 @@ def test_slow_ones_are_left_in_peace(kata, oracle, seed):
     fleet.all_do(1)
     assert fleet.verdicts == [None] * 3
     assert "alarm" not in fleet.store.data, f"in the store: {fleet.store.data}"
+
+
+def test_a_poll_may_come_at_any_moment(kata, oracle):
+    """The thread's turn comes between any two instructions of a guard."""
+    for at in range(1, 151):
+        store, now = oracle.Store(), [0.0]
+        dog = kata.Watchdog(
+            store, 0, 2, timeout_s=10.0, poll_s=1.0, silence_s=5.0, clock=lambda now=now: now[0]
+        )
+
+        def collective(dog=dog):
+            with dog.guard(*SUM):
+                pass
+
+        collective()
+        now[0] = 100.0  # a long time after the first, and no time passes within the second
+        interrupted(collective, kata.__file__, at, dog.poll)
+        dog.poll()
+        assert "alarm" not in store.data, (
+            f"a poll at instruction {at} of a guard that takes no time, 100 s after another: in "
+            f"the store {store.data}, expected no alarm"
+        )
 
 
 def test_nothing_is_sent_for_a_collective(kata, oracle, cost):
@@ -262,18 +301,27 @@ def test_there_is_one_verdict(kata, oracle, seed):
 def test_an_error_of_the_collective_is_explained(kata, oracle):
     threads = threading.active_count()
     options = {"timeout_s": 1e9, "poll_s": 0.002, "silence_s": 1e9}
-    store = oracle.Store()
+    callers = set()
+
+    class Watched(oracle.Store):
+        def set(self, key, value):
+            callers.add(threading.current_thread())
+            super().set(key, value)
+
+    store = Watched()
     watchdog = kata.Watchdog(store, 0, 1, **options)
     assert threading.active_count() == threads, "the constructor has started a thread"
     assert store.accesses == 0, f"the constructor has called the store: {store.calls}"
     with watchdog as dog:
         assert dog is watchdog
+        callers.clear()
         with dog.guard(*SUM):
             pass
         with pytest.raises(kata.CollectiveTimeout) as raised, dog.guard(*SUM):
             raise RuntimeError("connection closed by peer")
         assert tuple(raised.value.diagnosis) == ("stuck", (0,), 2)
         assert str(raised.value.__cause__) == "connection closed by peer"
+        assert threading.main_thread() not in callers, "a guard has called the store"
     assert threading.active_count() == threads, "threads after the block: expected as before"
     with kata.Watchdog(oracle.Store(), 0, 1, **options) as dog:
         with pytest.raises(KeyError), dog.guard(*SUM):
@@ -281,21 +329,28 @@ def test_an_error_of_the_collective_is_explained(kata, oracle):
         assert dog.verdict is None
 
 
-def work_until_told(kata, oracle, folder, rank, world, *, sleeps, clock, timeout_s, silence_s):
-    """Sum up 40 times; return the step of the verdict, and it. From step 6 on `clock` goes."""
-    store = dist.FileStore(str(folder / "watchdog"), world)
-    options = {"timeout_s": timeout_s, "silence_s": silence_s, "poll_s": 0.02, "clock": clock}
-    with kata.Watchdog(store, rank, world, **options) as dog:
+def work_until_told(kata, store, rank, world, *, clock, sleeps=None, **options):
+    """
+    Sum up 40 times; return the step of the verdict, and it.
+
+    The rank `sleeps` does not begin the sixth; the others let `clock` go when all of them have.
+    """
+    with kata.Watchdog(store, rank, world, poll_s=0.02, clock=clock, **options) as dog:
         for step in range(1, 41):
             point(f"step {step}")
-            if step == 6 and sleeps is not None:
-                clock.go()
-                while rank == sleeps and dog.verdict is None:
-                    time.sleep(0.01)
+            last = step == 6 and sleeps is not None
+            while last and rank == sleeps and dog.verdict is None:
+                time.sleep(0.01)
             numbers = torch.ones(4)
             try:
                 with dog.guard("all_reduce", numbers.shape, numbers.dtype):
-                    kata.finish(dist.all_reduce(numbers, async_op=True), dog)
+                    work = dist.all_reduce(numbers, async_op=True)
+                    if last:
+                        store.add("begun", 1)
+                        while store.add("begun", 0) < world - 1:
+                            time.sleep(0.001)
+                        clock.go()
+                    kata.finish(work, dog)
             except kata.CollectiveTimeout as error:
                 return step, tuple(error.diagnosis)
             assert numbers.tolist() == [world] * 4
@@ -304,11 +359,10 @@ def work_until_told(kata, oracle, folder, rank, world, *, sleeps, clock, timeout
 
 def test_a_hung_rank_is_named_by_all(kata, oracle, ranks, tmp_path):
     def job(rank, world):
-        # until step 6 no time passes, so that no load of the machine is taken for a fault
+        store = dist.FileStore(str(tmp_path / "watchdog"), world)
         return work_until_told(
-            kata, oracle, tmp_path, rank, world, sleeps=2, clock=oracle.Clock(), timeout_s=5.0,
-            silence_s=1e9,
-        )  # fmt: skip
+            kata, store, rank, world, clock=oracle.Clock(), sleeps=2, timeout_s=5.0, silence_s=1e9
+        )
 
     if ranks.device != "cpu":
         pytest.skip("the collectives here are gloo's")
@@ -318,12 +372,11 @@ def test_a_hung_rank_is_named_by_all(kata, oracle, ranks, tmp_path):
 
 def test_a_killed_rank_is_named_by_the_others(kata, oracle, ranks, tmp_path):
     def job(rank, world):
-        clock = oracle.Clock()
-        clock.go()
+        store = dist.FileStore(str(tmp_path / "watchdog"), world)
+        clock = oracle.Rounds(kata, store, (0, 2))
         return work_until_told(
-            kata, oracle, tmp_path, rank, world, sleeps=None, clock=clock, timeout_s=500.0,
-            silence_s=100.0,
-        )  # fmt: skip
+            kata, store, rank, world, clock=clock, timeout_s=500.0, silence_s=20.0
+        )
 
     if ranks.device != "cpu":
         pytest.skip("the collectives here are gloo's")
