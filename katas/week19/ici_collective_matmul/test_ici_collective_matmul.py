@@ -72,6 +72,16 @@ def test_one_axis_of_two_is_the_ring(built, name):
 
 
 @pytest.mark.parametrize("name", [*GATHERS, "matmul_scatter"])
+def test_a_nan_stays_in_its_row(built, name):
+    (a, b), program = built(name, 3)
+    expected, spoiled, row = a @ b, a.copy(), 4
+    spoiled[row, 2] = expected[row] = np.nan
+    found = np.asarray(program(spoiled, b))
+    wrong = [at for at in range(len(a)) if not np.array_equal(found[at], expected[at], True)]
+    assert not wrong, f"a NaN in row {row} of a: rows {wrong} are wrong, found\n{found}"
+
+
+@pytest.mark.parametrize("name", [*GATHERS, "matmul_scatter"])
 def test_the_result_has_the_dtype_of_the_product(kata, oracle, name):
     import jax
     import jax.numpy as jnp
@@ -194,5 +204,6 @@ def test_rows_have_to_be_divisible(kata, oracle):
 
 
 def test_no_devices_take_no_time(kata):
-    with pytest.raises(ValueError, match="^n: "):
-        kata.exposed_time(0, 1, 1, False)
+    for n in (0, -1):
+        with pytest.raises(ValueError, match="^n: "):
+            kata.exposed_time(n, 1, 1, False)
