@@ -34,6 +34,7 @@ class Model:
             self.base[name] = codes.to(torch.uint8).to(device), absmax.to(device)
         self.slots, self.active = {}, None
         self.passes = []  # (active adapter, tokens, followed by autograd)
+        self.samples = []  # active adapter
         self.seconds, self.peak_bytes = 0, 0  # what `Meter` shows
 
     def add(self, slot, like=None):
@@ -103,6 +104,7 @@ class Model:
     def sample(self, prompts, generator):
         """Answer prompts [n, 2] with the active adapter; returns both, [n, 6]."""
         point("sample")
+        self.samples.append(self.active)
         self.works(5, 7 * prompts.numel())
         tokens = prompts
         for _ in range(ANSWER):

@@ -1,5 +1,6 @@
 """What each stage trains and against what, and what a kill at any moment costs."""
 
+from collections import Counter
 from dataclasses import asdict
 from functools import cache
 
@@ -136,11 +137,24 @@ def test_an_example_longer_than_a_row_is_refused(kata):
 # ---- what each stage learns --------------------------------------------------------------------
 
 
+def ragged(oracle, seed, device):
+    """Data whose pairs have a few shorter answers: chosen and rejected differ in their masks."""
+
+    class Ragged(oracle.Data):
+        def pairs(self, step, rows=8):
+            tokens, mask = super().pairs(step, rows)
+            mask = mask.clone()
+            mask[::3, -1] = False
+            return tokens, mask
+
+    return Ragged(seed, device)
+
+
 @pytest.mark.parametrize("stage", ["sft", "dpo", "grpo"])
 def test_first_steps_are_those_of_the_plain_loop(kata, oracle, device, seed, stage):
     # a heavy divergence: Adam alone would not mind a loss that is a multiple of the right one
     cfg = kata.Config(sft=5, dpo=4, grpo=4, kl=2.0, seed=seed % 99)
-    data = oracle.Data(seed % 1000, device)
+    data = ragged(oracle, seed % 1000, device)
     one, other = (oracle.Model(seed % 1000, device) for _ in range(2))
     stages = ["sft"] if stage == "sft" else ["sft", stage]
     report = trained(kata, oracle, one, data, cfg, stages=stages)
@@ -245,12 +259,12 @@ class Duel:
 
     def sample(self, prompts, generator):
         self.drawn.append(torch.rand(1, generator=generator).item())
-        return torch.tensor(self.answers[self.active])[:, None]
+        return torch.cat([prompts, torch.tensor(self.answers[self.active])[:, None]], dim=1)
 
 
 class Worth:
     def utility(self, tokens):
-        return tokens[:, 0].float()
+        return tokens[:, -1].float()
 
 
 def test_a_tie_is_half_a_win(kata):
@@ -283,6 +297,9 @@ def test_each_step_costs_what_it_has_to(kata, oracle, cost):
     graphs = [(slot, graph) for slot, _, graph in model.passes if graph]
     want = [(slot, True) for slot in ("sft", "dpo", "grpo") for _ in range(3)]
     assert graphs == want, "adapters of the passes that autograd followed"
+    # "grpo" before each of its steps; in the end each policy once, and "sft" against each
+    most = Counter(dpo=1, grpo=3 + 1, sft=2)
+    assert Counter(model.samples) <= most, f"samples by adapter: at most {most}"
 
 
 def test_a_stage_reports_what_its_steps_took(kata, oracle):
@@ -300,6 +317,8 @@ def test_a_stage_reports_what_its_steps_took(kata, oracle):
     # a pass with a graph takes 3 s, one without 1 s, a sample 5 s, a checkpoint 1000 s
     sft = sum(len(tokens) for step in range(5) for tokens, _ in data.sft(step))
     assert list(stages) == ["sft", "dpo", "grpo"]
+    types = {stage: type(taken.tokens) for stage, taken in stages.items()}
+    assert types == dict.fromkeys(stages, int), "types of the numbers of tokens"
     assert asdict(stages["sft"]) == {
         "steps": 5, "tokens": sft, "seconds": 5 * 3.25, "peak_bytes": 50 * 72,
     }  # fmt: skip
