@@ -9,7 +9,7 @@ from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from harness.base.errors import HarnessError, UsageProblem
 from harness.judge.setting import Setting
@@ -413,13 +413,59 @@ def test_barriers_with_predicates():
     @cuda.jit
     def vote(out):
         at = cuda.threadIdx.x
-        out[at, 0] = cuda.syncthreads_count(at < 5)
-        out[at, 1] = cuda.syncthreads_and(at < 5)
-        out[at, 2] = cuda.syncthreads_or(at < 5)
+        out[at, 0] = cuda.syncthreads_count(int32(at < 5))
+        out[at, 1] = cuda.syncthreads_and(int32(at < 5))
+        out[at, 2] = cuda.syncthreads_or(int32(at < 5))
 
     out = np.zeros((48, 3), np.int32)
     vote[1, 48](out)
     np.testing.assert_array_equal(out, [[5, 0, 1]] * 48)
+
+
+UNTYPED = [  # what numba-cuda 0.30 answers with a TypingError
+    (lambda x: cuda.syncthreads_count(x[0] > 0), "float32", "an integer predicate, found bool"),
+    (lambda x: cuda.syncthreads_and(True), "float32", "an integer predicate, found bool"),
+    (lambda x: cuda.syncthreads_or(x[0]), "float32", "an integer predicate, found float32"),
+    (lambda x: cuda.ballot_sync(1, x[0]), "float32", "an integer or a bool, found float32"),
+    (lambda x: cuda.all_sync(1, x[0] / 2), "int32", "an integer or a bool, found float64"),
+    (lambda x: cuda.any_sync(1, x[0]), "float16", "an integer or a bool, found float16"),
+    (lambda x: cuda.shfl_sync(1, x[0], 0), "bool", "an integer or a float, found bool"),
+    (lambda x: cuda.shfl_xor_sync(1, x[0], 0), "complex64", "or a float, found complex64"),
+    (lambda x: cuda.atomic.add(x, 0, 1), "float16", "uint32, uint64, found float16"),
+    (lambda x: cuda.atomic.max(x, 0, 1), "int16", "uint32, uint64, found int16"),
+    (lambda x: cuda.atomic.exch(x, 0, 1), "float32", "an array of int32, int64, uint32, uint64,"),
+    (lambda x: cuda.atomic.cas(x, 0, 0, 1), "float64", "uint32, uint64, found float64"),
+    (lambda x: cuda.atomic.inc(x, 0, 1), "int32", "an array of uint32, uint64, found int32"),
+    (lambda x: cuda.atomic.compare_and_swap(x.reshape(1, 1), 0, 1), "int32", "found 2 axes"),
+]
+
+
+@pytest.mark.parametrize(("call", "dtype", "said"), UNTYPED)
+def test_what_numbas_compiler_does_not_type_is_refused(call, dtype, said):
+    @cuda.jit
+    def kernel(x):
+        call(x)
+
+    with pytest.raises(SimtError, match=r"test_simt.py:\d+: thread \(0, 0, 0\)") as caught:
+        kernel[1, 1](np.zeros(1, dtype))
+    assert said in str(caught.value)
+    assert "on a GPU this does not compile" in str(caught.value)
+
+
+def test_what_numbas_compiler_types_is_taken():
+    @cuda.jit
+    def kernel(x, out):
+        total = 0
+        total += x[0]  # int64 for Numba, where NumPy keeps uint8
+        out[0] = cuda.syncthreads_count(x[0])
+        out[1] = cuda.ballot_sync(1, x[0])
+        out[2] = cuda.shfl_sync(1, total, 0)
+        out[3] = cuda.shfl_sync(1, 1.5, 0)
+        out[4] = cuda.any_sync(1, x[0] > 0)
+
+    out = np.zeros(5, np.float32)
+    kernel[1, 1](np.full(1, 3, np.uint8), out)
+    assert out.tolist() == [1, 1, 3, 1.5, 1]
 
 
 def test_threads_that_return_early_are_not_waited_for_but_counted():
@@ -758,7 +804,7 @@ def test_arithmetic_wraps_without_warning():
 
 def test_atomics():
     @cuda.jit
-    def atomics(x, old, bins):
+    def atomics(x, old, bins, wrapped):
         at = cuda.threadIdx.x
         shared = cuda.shared.array(1, np.int32)
         shared[0] = 0
@@ -770,18 +816,20 @@ def test_atomics():
         cuda.atomic.cas(x, 3, 0, at + 1)
         cuda.atomic.exch(x, 4, at)
         cuda.atomic.sub(x, 5, 1)
-        cuda.atomic.inc(x, 6, 3)
+        cuda.atomic.inc(wrapped, 0, 3)
         cuda.atomic.add(bins, (at % 2, 1), 1)
         cuda.syncthreads()
         bins[0, 0] = shared[0]
 
-    x, old, bins = np.zeros(7, np.int32), np.zeros(8, np.int32), np.zeros((2, 2), np.int32)
+    x, old, bins = np.zeros(6, np.int32), np.zeros(8, np.int32), np.zeros((2, 2), np.int32)
+    wrapped = np.full(1, 2, np.uint32)
     with simt_meter() as meter:
-        atomics[1, 8](x, old, bins)
-    assert x.tolist() == [16, 7, -7, 1, 7, -8, 0]
+        atomics[1, 8](x, old, bins, wrapped)
+    assert x.tolist() == [16, 7, -7, 1, 7, -8]
+    assert wrapped.tolist() == [2]  # 3, 0, 1, 2, and the same once more
     assert old.tolist() == list(range(0, 16, 2))
     assert bins.tolist() == [[28, 4], [0, 4]]
-    assert (meter.atomics, meter.shared_atomics, meter.of(x).atomics) == (9 * 8, 8, 7 * 8)
+    assert (meter.atomics, meter.shared_atomics, meter.of(x).atomics) == (9 * 8, 8, 6 * 8)
 
 
 def test_indices_of_a_three_dimensional_launch():

@@ -2,7 +2,7 @@
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -91,18 +91,27 @@ class KernelCuda:
 
     def syncthreads_count(self, predicate: object) -> int:
         """Wait, and count the threads whose predicate holds."""
-        thread = self._launch.thread
-        return sum(thread.block.meet(thread, bool(predicate)))
+        return sum(self._predicates("syncthreads_count", predicate))
 
     def syncthreads_and(self, predicate: object) -> int:
         """Wait, and tell whether every predicate holds."""
-        thread = self._launch.thread
-        return int(all(thread.block.meet(thread, bool(predicate))))
+        return int(all(self._predicates("syncthreads_and", predicate)))
 
     def syncthreads_or(self, predicate: object) -> int:
         """Wait, and tell whether any predicate holds."""
+        return int(any(self._predicates("syncthreads_or", predicate)))
+
+    def _predicates(self, what: str, predicate: object) -> Iterable[bool]:
+        if isinstance(predicate, bool) or not isinstance(predicate, int | np.integer):
+            raise _uncompiled(
+                self._launch,
+                what,
+                "an integer predicate",
+                type(predicate).__name__,
+                "Pass int32(x), or int32(x != 0) of a float",
+            )
         thread = self._launch.thread
-        return int(any(thread.block.meet(thread, bool(predicate))))
+        return thread.block.meet(thread, bool(predicate))
 
     # ---- the warp --------------------------------------------------------------------------
 
@@ -130,16 +139,16 @@ class KernelCuda:
 
     def ballot_sync(self, mask: int, predicate: object) -> int:
         """A mask of the lanes whose predicate holds."""
-        votes = self._meet("ballot_sync", mask, bool(predicate))
+        votes = self._vote("ballot_sync", mask, predicate)
         return sum(1 << lane for lane, vote in votes.items() if vote)
 
     def all_sync(self, mask: int, predicate: object) -> bool:
         """Whether the predicate holds in every lane of `mask`."""
-        return all(self._meet("all_sync", mask, bool(predicate)).values())
+        return all(self._vote("all_sync", mask, predicate).values())
 
     def any_sync(self, mask: int, predicate: object) -> bool:
         """Whether the predicate holds in any lane of `mask`."""
-        return any(self._meet("any_sync", mask, bool(predicate)).values())
+        return any(self._vote("any_sync", mask, predicate).values())
 
     def lanemask_lt(self) -> int:
         """A mask of the lanes below the caller."""
@@ -158,7 +167,23 @@ class KernelCuda:
         thread = self._launch.thread
         return thread.block.meet_in_warp(thread, Wait(what, int(mask) & self._every_lane), value)
 
+    def _vote(self, what: str, mask: int, predicate: object) -> dict[int, bool]:
+        if not isinstance(predicate, int | np.integer | np.bool_):
+            raise _uncompiled(
+                self._launch,
+                what,
+                "a predicate that is an integer or a bool",
+                type(predicate).__name__,
+                "Pass x != 0",
+            )
+        return self._meet(what, mask, bool(predicate))
+
     def _shuffle(self, what: str, mask: int, value: Any, source: int) -> Any:  # noqa: ANN401
+        # narrow types pass: NumPy keeps them where Numba, in arithmetic, has widened the value
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise _uncompiled(
+                self._launch, what, "an integer or a float", type(value).__name__, "Pass int32(x)"
+            )
         values = self._meet(what, mask, value)
         if not 0 <= source < self.warpsize:
             return value
@@ -187,6 +212,15 @@ class KernelCuda:
 
     def nanosleep(self, _ns: int) -> None:
         """Do nothing: threads take turns only at barriers."""
+
+
+def _uncompiled(launch: Launch, what: str, expected: str, found: str, mend: str) -> SimtError:
+    """What Numba's compiler refuses when it types a call, so that nothing runs on a GPU."""
+    thread = launch.thread
+    return SimtError(
+        f"{thread.line}: {thread}: {what}: expected {expected}, found {found}: on a GPU this "
+        f"does not compile (TypingError). {mend}."
+    )
 
 
 def _first_axes(values: list[int], ndim: int) -> int | tuple[int, ...]:
@@ -279,8 +313,17 @@ def _decrement(old: Any, limit: Any) -> Any:  # noqa: ANN401
     return limit if old == 0 or old > limit else old - 1
 
 
+UNSIGNED = tuple(map(np.dtype, ("uint32", "uint64")))
+INTEGERS = tuple(map(np.dtype, ("int32", "int64"))) + UNSIGNED
+NUMBERS = tuple(map(np.dtype, ("float32", "float64"))) + INTEGERS
+
+
 class Atomics:
-    """Read-modify-write operations; each returns the old value."""
+    """
+    Read-modify-write operations; each returns the old value.
+
+    Which dtypes each of them takes is what Numba's compiler knows (`numba.cuda.cudadecl`).
+    """
 
     updates: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
         "add": operator.add,
@@ -297,24 +340,39 @@ class Atomics:
         "nanmin": np.fmin,
     }
 
+    dtypes: ClassVar[dict[str, tuple[np.dtype[Any], ...]]] = {
+        **dict.fromkeys(("and_", "or_", "xor", "exch", "cas", "compare_and_swap"), INTEGERS),
+        **dict.fromkeys(("inc", "dec"), UNSIGNED),
+    }
+
     def __init__(self, launch: Launch) -> None:
-        self._tally = launch.tally
+        self._launch = launch
 
     def __getattr__(self, name: str) -> Callable[[KernelArray, Any, Any], Any]:
         if name not in self.updates:
             raise AttributeError(f"cuda.atomic has no {name}")
-        return partial(self._update, self.updates[name])
+        return partial(self._update, name, self.updates[name])
 
     def cas(self, array: KernelArray, index: Any, old: Any, value: Any) -> Any:  # noqa: ANN401
         """Store `value` where `old` is found."""
-        return self._update(lambda found, new: new if found == old else found, array, index, value)
+        return self._swap("cas", array, index, old, value)
 
     def compare_and_swap(self, array: KernelArray, old: Any, value: Any) -> Any:  # noqa: ANN401
-        """The same on the first element."""
-        return self.cas(array, (0,) * array.ndim, old, value)
+        """The same on the first element of an array of one axis."""
+        if array.ndim != 1:
+            raise self._uncompiled(
+                "compare_and_swap", "an array of one axis", f"{array.ndim} axes", "Use cas"
+            )
+        return self._swap("compare_and_swap", array, 0, old, value)
+
+    def _swap(self, name: str, array: KernelArray, index: Any, old: Any, value: Any) -> Any:  # noqa: ANN401
+        return self._update(
+            name, lambda found, new: new if found == old else found, array, index, value
+        )
 
     def _update(
         self,
+        name: str,
         change: Callable[[Any, Any], Any],
         array: KernelArray,
         index: Any,  # noqa: ANN401
@@ -322,8 +380,18 @@ class Atomics:
     ) -> Any:  # noqa: ANN401
         if not isinstance(array, KernelArray):
             raise TypeError("atomics: expected a global or shared array, found a local one")
+        if array.raw.dtype not in (takes := self.dtypes.get(name, NUMBERS)):
+            raise self._uncompiled(
+                name,
+                f"an array of {', '.join(map(str, takes))}",
+                str(array.raw.dtype),
+                "Give the array one of those dtypes",
+            )
         old = array.raw[index]
         array.raw[index] = change(old, value)
         array.buffer.atomics += 1
-        self._tally.atomics[array.buffer.space] += 1
+        self._launch.tally.atomics[array.buffer.space] += 1
         return old
+
+    def _uncompiled(self, name: str, expected: str, found: str, mend: str) -> SimtError:
+        return _uncompiled(self._launch, f"atomic.{name}", expected, found, mend)

@@ -12,7 +12,7 @@ Order = Literal["forward", "reversed", "random"]
 
 
 class SimtError(HarnessError):
-    """A kernel does what hangs, or has no defined result, on a GPU."""
+    """A kernel does what hangs, does not compile, or has no defined result, on a GPU."""
 
     exit_code = 1
 
