@@ -55,6 +55,7 @@ def unjudged(monkeypatch):
     """Hunts begin without a run: whatever is drawn is taken to die."""
     dead = Check(name="test_any", outcome="failed", message="expected 1, found 2")
     monkeypatch.setattr("harness.practice.hunt.dies_of", lambda *_: dead)
+    monkeypatch.setattr("harness.practice.hunt.not_the_references", lambda *_: "")
 
 
 def bug_of(reference, text):
@@ -207,6 +208,20 @@ def test_from_handing_out_to_mending(house):
     assert (house.root / "katas/week01/doubled/doubled.py").read_text() == MINE
     assert [one.why for one in Workspace(house.home).versions("doubled")] == ["hunt"]
     assert Progress(house.home).attempts() == Progress(house.home).attempts(impl="yours")
+
+
+def test_no_fault_is_handed_out_where_the_reference_fails_as_well(house):
+    oracle = house.kata.folder / "oracle.py"
+    needing = "    import no_such_package\n\n    return 2 * x.double()"
+    oracle.write_text(oracle.read_text().replace("    return 2 * x.double()", needing))
+    code, output = house("--seed", "5")
+    words = " ".join(output.split())
+    assert code == 3, output
+    assert "hunt: expected the reference of doubled to pass test_" in words
+    assert "No module named 'no_such_package'" in words
+    assert "kata run doubled --impl solution --seed 5" in words
+    assert not house.file.exists()
+    assert not (house.home / "hunts").exists()
 
 
 def test_giving_up_shows_the_fault_and_is_no_pass(house, unjudged):

@@ -28,7 +28,7 @@ from harness.content.kata import Kata
 from harness.hardware.packages import missing_for
 from harness.learner.workspace import Workspace
 from harness.practice.bugs import Bug, drawn_bugs
-from harness.practice.judging import QUICK_S, dies_of
+from harness.practice.judging import QUICK_S, dies_of, not_the_references
 
 TRIES = 8  # faults that are looked at before there is said to be none
 FREE_GUESSES = 3  # wrong lines that a hunt may have and still count as passed
@@ -160,7 +160,8 @@ class Hunts:
 
         Raises:
             UsageProblem: the course has no reference.
-            HarnessError: a package that the kata needs is missing, or no such fault was found.
+            HarnessError: a package that the kata needs is missing, no such fault was found, or the
+                reference fails here as well.
         """
         if missing := missing_for(kata):
             raise HarnessError(missing)
@@ -174,6 +175,12 @@ class Hunts:
             raise HarnessError(
                 f"hunt: expected a fault in {kata.name} that its tests find within {QUICK_S:g} s "
                 f"here, found none in {TRIES} tries. Try another --seed."
+            )
+        if why := not_the_references(kata, bug, found.name, self.home / "cache", seed):
+            raise HarnessError(
+                f"hunt: expected the reference of {kata.name} to pass {found.name} here, found "
+                f"that it fails as well: {why}\nSee what is amiss here: kata doctor, then "
+                f"kata run {kata.name} --impl solution --seed {seed}"
             )
         hunt = Hunt(
             kata=kata.name,

@@ -33,6 +33,16 @@ def dies_of(kata: Kata, bug: Bug, cache: Path, seed: int) -> Check | None:
     return found
 
 
+def not_the_references(kata: Kata, bug: Bug, test: str, cache: Path, seed: int) -> str:
+    """Why the reference does not pass `test` here, as it should; nothing where it does."""
+    limits = Limits(run_s=QUICK_S, test_s=QUICK_S)
+    outcome = judged_text(kata, bug.reference, cache, seed=seed, only=(test,), limits=limits)
+    if failed := first_failure(outcome):
+        return failed.message
+    ran = any(check.outcome == "passed" for check in outcome.checks)
+    return "" if ran else outcome.reason
+
+
 def judged_text(
     kata: Kata,
     text: str,
@@ -40,9 +50,10 @@ def judged_text(
     *,
     seed: int | None = None,
     tests: Sequence[str] = (),
+    only: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> Outcome:
-    """Judge a text on the CPU until a test fails; `tests` are run first."""
+    """Judge a text on the CPU until a test fails; `tests` are run first, or `only` some."""
     path = make_folder(cache / "practice" / kata.id) / f"{kata.name}.py"
     write_atomically(path, text.encode())
     with tempfile.NamedTemporaryFile("w", prefix="kata-order-", encoding="utf-8") as order:
@@ -53,7 +64,7 @@ def judged_text(
             device="cpu",
             seed=seed,
             limits=limits,
-            extra=["-x", f"--fail-fast={order.name}"],
+            extra=["-x", f"--fail-fast={order.name}", *(f"--only={name}" for name in only)],
         )
 
 
