@@ -130,7 +130,7 @@ def test_begun_today_comes_before_due_before_new(curriculum):
     curriculum.katas["d"] = replace(curriculum.katas["a"], name="d", week=9)
     assert advised(curriculum, {**found, "d": replace(NEVER, kata="d")}) == {
         "b": "in progress, not solved yet, 2 runs",
-        "a": "due for 3 days; the chance that you can still write it cold is about 84%",
+        "a": "due for 3 days: the chance that you can still write it cold is about 84%",
         "d": "new, week 9; needs no other kata",
     }
 
@@ -156,7 +156,7 @@ def test_an_owned_kata_that_was_begun_again_is_under_way(curriculum):
 
 @pytest.mark.parametrize(
     ("days_late", "words"),
-    [(0, "due today"), (25 / 24, "due for 1 day;"), (9, "for 9 days")],
+    [(0, "due today"), (25 / 24, "due for 1 day:"), (9, "for 9 days")],
 )
 def test_how_late_is_said_in_days(curriculum, days_late, words):
     assert words in advised(curriculum, known(a=fast(-days_late, 0.7)))["a"]
@@ -168,7 +168,10 @@ def test_a_review_says_which_form_it_takes_and_what_to_type(curriculum):
 
     short, whole = first(reviewed=1), first(reviewed=2)
     assert (short.form, short.minutes, short.command) == (Form.SHORT, 5.0, "kata quiz a")
-    assert "five minutes, with kata quiz or kata hunt a" in short.reason
+    assert short.reason == (
+        "due for 1 day: the chance that you can still write it cold is about 78%. "
+        "Five minutes are enough: kata quiz a, kata hunt a or kata hint a --lines"
+    )
     assert (whole.form, whole.minutes, whole.command) == (Form.WHOLE, 10.0, "kata start a")
     begun = first(reviewed=1, open=under_way(1))
     assert begun.command == "make kata name=a"
@@ -180,7 +183,7 @@ def test_what_another_review_settles_is_not_advised(curriculum):
     found = known(a=fast(-1, 0.78), b=fast(-1, 0.78))
     (first, *rest) = advise(curriculum, found, NOW)
     assert (first.kata, "a" in {one.kata for one in rest}) == ("b", False)
-    assert first.reason.endswith("it also counts for what is due of a")
+    assert first.reason.endswith("%. It also counts for what is due of a")
     found = known(a=fast(-1, 0.78), b=fast(-1, 0.78, reviewed=0))  # five minutes count for b alone
     assert {"a", "b"} <= set(advised(curriculum, found))
 

@@ -242,7 +242,7 @@ def test_lines_of_a_solved_kata_are_a_review(house, monkeypatch):
     assert (code, "review" in output) == (1, False)
     assert house.notes("short_review") == []  # one slip is free
     code, output = house("--order", order)
-    assert (code, "kept as a short review of doubled\n" in output) == (0, True)
+    assert (code, output.count("review")) == (0, 1)
     assert "doubled: counts as a review; due again " in output
     assert "review" not in house("--order", order)[1]  # once is enough
     (review,) = map(json.loads, house.notes("short_review"))

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.base.errors import MetadataError
+from harness.base.files import utc_text
 from harness.base.pace import PacedLimit
 from harness.base.processes import child_environment
 from harness.cli import main
@@ -209,15 +211,39 @@ def test_a_short_review_says_when_the_kata_comes_back(mini):
     at = [datetime(2026, 1, 5 + day, 9, tzinfo=UTC) for day in (0, 9)]
     text = [one.isoformat(timespec="microseconds") for one in at]
     runs = [Outline("id", "doubled", text[0], text[0], "passed", "cpu", 0, False, False)]
-    asked = [Note(id="b", at=text[1], kind="short_review", kata="doubled", detail='{"passed": 1}')]
 
-    def words(attempts, notes):
-        found = [standing(kata, attempts, some, (), at[1]) for some in ([], notes)]
-        return answered(*found, at[1])
+    def asked(day, passed=True):
+        when, detail = utc_text(at[0] + timedelta(days=day)), json.dumps({"passed": passed})
+        return Note(id=f"{day}", at=when, kind="short_review", kata="doubled", detail=detail)
 
-    assert words(runs, asked).startswith("doubled: counts as a review; due again 2026-")
-    assert words(runs, []).startswith("doubled: does not count as a review; still due 2026-")
-    assert words([], asked) == "doubled: comes back once it is solved"
+    def words(attempts, *notes):
+        """What is said of the last of `notes`."""
+        found = [standing(kata, attempts, some, (), at[1]) for some in (notes[:-1], notes)]
+        return answered(*found, at[1]).partition(" 202")[0]
+
+    no = "doubled: does not count as a review, since"
+    assert words(runs, asked(9)) == "doubled: counts as a review; due again"
+    failed = words(runs, asked(9, passed=False))
+    assert failed == "doubled: counts as a review that was not passed; due again"
+    assert words(runs, asked(9), asked(9.1)) == f"{no} you practised it today; still due"
+    whole = words(runs, asked(9), asked(40), asked(90))
+    assert whole == f"{no} its reviews are from blank by now; still due"
+    assert words([], asked(9)) == "doubled: comes back once it is solved"
+
+
+def test_what_a_round_under_way_has_taken_is_planned_no_more(kata_command, mini, tmp_path):
+    toml = mini / "katas/week01/doubled/kata.toml"
+    toml.write_text(re.sub(r"(?m)^minutes *= *\d+", "minutes = 40", toml.read_text()))
+    now = datetime.now(UTC)
+    began, ran = (
+        Progress(tmp_path / "home", clock=lambda ago=ago: now - timedelta(minutes=ago))
+        for ago in (25, 10)
+    )
+    began.note("started", "doubled")
+    attempt = ran.start("doubled", "yours", "ab" * 32, seed=1, device="cpu", profile="cpu")
+    ran.finish(attempt, "failed", "", checks=(), measurements=(), versions={}, duration_s=1.0)
+    (week,) = json.loads(kata_command("plan", "--weeks", "1", "--json").stdout)["weeks"]
+    assert (week["hours_done"], week["new"][0]["minutes"]) == (0.25, 25.0)
 
 
 def test_the_weeks_to_come_are_within_the_hours(kata_command, tmp_path):

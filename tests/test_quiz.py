@@ -492,7 +492,10 @@ def test_a_quiz_is_kept_as_a_short_review(command, tmp_path):
     answers = [f"--answer={one['answer']}" for one in asked["questions"]]
     right = command("quiz", "--seed", "3", "--count", "4", *answers)
     assert right.exit_code == 0, right.output
-    assert "4 of 4: passed\nkept as a short review of doubled" in right.output
+    said = " ".join(right.output.partition("4 of 4: passed\n")[2].split())
+    no = "doubled: does not count as a review, since you practised it today; still due 20"
+    assert said.startswith(no)
+    assert said.count("review") == 1
     notes = [one for one in Progress(tmp_path / "home").notes() if one.kind == "short_review"]
     assert json.loads(notes[-1].detail) == {
         "form": "quiz", "passed": True, "right": 4, "of": 4, "seed": 3

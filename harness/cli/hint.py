@@ -171,7 +171,6 @@ def _answer(
         return right
     click.echo(screen.folded(f"{'✓' if right else '✗'} {words}"))
     if ends:
-        click.echo(f"kept as a short review of {kata.name}{'' if passed else ' (not passed)'}")
         click.echo(screen.folded(teach.answered(before, house.standing(kata), house.now())))
     elif right and not _is_solved(house, kata):
         click.echo("Now write it yourself.")

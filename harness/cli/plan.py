@@ -58,7 +58,7 @@ def plan(
         weeks=weeks,
         owned=[name for name, one in known.items() if one.level.owned],
         passed_over=house.placed_out(),
-        under_way=[name for name, one in known.items() if one.open],
+        under_way={name: one.open.minutes or 0.0 for name, one in known.items() if one.open},
         spent=spent_of(katas, known, now),
     )
     if as_json:

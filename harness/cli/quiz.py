@@ -11,7 +11,7 @@ import click
 from harness.base.errors import UsageProblem
 from harness.cli import draw, quiz_words, screen, teach
 from harness.cli.house import KATA, WEEKS, House
-from harness.cli.screen import json_option
+from harness.cli.screen import folded, json_option
 from harness.content.kata import Kata
 from harness.practice.questions import Question, Unreadable
 
@@ -86,10 +86,10 @@ def quiz(
     if as_json:
         screen.as_json(_plain(answers, seed))
     else:
-        click.echo(quiz_words.closing(answers, passed(answers), reviewed(answers)))
+        click.echo(quiz_words.closing(answers, passed(answers)))
         after = house.standings()
         for name in reviewed(answers):
-            click.echo(teach.answered(before[name], after[name], house.now()))
+            click.echo(folded(teach.answered(before[name], after[name], house.now())))
     sys.exit(0 if passed(answers) else 1)
 
 

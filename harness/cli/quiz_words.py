@@ -1,7 +1,7 @@
 """How a quiz reads in a terminal."""
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.cli.screen import folded
@@ -80,14 +80,8 @@ def _shown(question: Question) -> str:
     return f"{figure(value)} {question.unit}".rstrip()
 
 
-def closing(answers: "Sequence[Answer]", passed: bool, reviewed: Mapping[str, bool]) -> str:
-    """How many were right, and what that is worth."""
+def closing(answers: "Sequence[Answer]", passed: bool) -> str:
+    """How many were right, and whether that is enough."""
     right = sum(one.right for one in answers)
     outcome = "passed" if passed else "not passed, which takes 4 of 5"
-    told = f"\n{right} of {len(answers)}: {outcome}"
-    if reviewed:
-        kept = ", ".join(
-            f"{name}{'' if good else ' (not passed)'}" for name, good in reviewed.items()
-        )
-        told += f"\nkept as a short review of {kept}"
-    return told
+    return f"\n{right} of {len(answers)}: {outcome}"

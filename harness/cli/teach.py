@@ -87,11 +87,15 @@ def earned(before: "Standing", after: "Standing", now: datetime) -> None:
 
 
 def answered(before: "Standing", after: "Standing", now: datetime) -> str:
-    """What a short review has come to: when its kata comes back, or that this stays as it was."""
+    """What a short review has come to: when its kata comes back, or why this stays as it was."""
     if after.due is None:
         return f"{after.kata}: comes back once it is solved"
-    counts = len(after.reviews) > len(before.reviews)
-    words = "counts as a review; due again" if counts else "does not count as a review; still due"
+    if len(after.reviews) > len(before.reviews):
+        passed = "" if after.reviews[-1].passed else " that was not passed"
+        words = f"counts as a review{passed}; due again"
+    else:
+        since = "you practised it today" if before.short else "its reviews are from blank by now"
+        words = f"does not count as a review, since {since}; still due"
     return f"{after.kata}: {words} {after.due.date()}, {in_days(after.due, now)}"
 
 

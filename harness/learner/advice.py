@@ -238,12 +238,13 @@ def _begun(one: Standing) -> str:
 def _due_words(one: Standing, now: datetime, settles: Collection[str] = ()) -> str:
     late = (now - one.due).days if one.due else 0
     when = "due today" if late < 1 else f"due for {late} day{'s' if late > 1 else ''}"
-    words = f"{when}; the chance that you can still write it cold is about {one.recall or 0:.0%}"
+    said = [f"{when}: the chance that you can still write it cold is about {one.recall or 0:.0%}"]
     if one.short and not one.open:
-        words += f"; five minutes, with kata quiz or kata hunt {one.kata}"
+        ways = f"kata quiz {one.kata}, kata hunt {one.kata} or kata hint {one.kata} --lines"
+        said.append(f"Five minutes are enough: {ways}")
     if settles:
-        words += f"; it also counts for what is due of {', '.join(settles)}"
-    return words
+        said.append(f"It also counts for what is due of {', '.join(settles)}")
+    return ". ".join(said)
 
 
 def _within_reach(kata: Kata, known: Mapping[str, Standing]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 
 from harness.content.kata import Kata
 from harness.learner.memory import RETENTION, Memory, knocked_out
@@ -21,6 +22,7 @@ REPEAT = 0.5  # of a kata's minutes: what it takes to write it again
 WEEKS = 8  # of a plan, by default
 WEEK = timedelta(days=7)
 A_MOMENT = 1e-6  # minutes: less is nothing
+NONE_BEGUN: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +238,7 @@ def plan(
     weeks: int = WEEKS,
     owned: Collection[str] = (),
     passed_over: Collection[str] = (),
-    under_way: Collection[str] = (),
+    under_way: Mapping[str, float] = NONE_BEGUN,
     spent: Spent = NOTHING,
 ) -> list[PlannedWeek]:
     """
@@ -253,7 +255,8 @@ def plan(
         weeks: How many.
         owned: Katas that were solved.
         passed_over: Katas that the learner has tested out of.
-        under_way: Those that were begun, which come before the rest.
+        under_way: Minutes that were spent on those that were begun: they come before the rest, and
+            take what is left of their minutes, if only `SHORT_MIN`.
         spent: What was done in the last seven days.
     """
     ahead = _Ahead(katas, memory.copy(), hours, set(owned), passed_over, under_way)
@@ -271,7 +274,7 @@ class _Ahead:
     hours: float
     owned: set[str]
     over: Collection[str]
-    under_way: Collection[str]
+    under_way: Mapping[str, float]
     begun: Kata | None = None
     left_min: float = 0.0  # of what was begun
 
@@ -304,11 +307,17 @@ class _Ahead:
         if self.begun is None:
             reach = within_reach(self.katas, self.owned, self.over)
             self.begun = min(reach, key=lambda one: one.name not in self.under_way, default=None)
-            self.left_min = float(self.begun.minutes) if self.begun else 0.0
+            self.left_min = self._left_of(self.begun) if self.begun else 0.0
         new = [new_task(self.begun, min(today, self.left_min))] if self.begun else []
         return next(
             mixed(new, (one for one in reviews if one.minutes <= left), spent, self.hours), None
         )
+
+    def _left_of(self, kata: Kata) -> float:
+        """Minutes that a new kata still takes."""
+        if kata.name not in self.under_way:
+            return float(kata.minutes)
+        return max(SHORT_MIN, kata.minutes - self.under_way[kata.name])
 
     def _do(self, task: Task, at: datetime) -> None:
         from fsrs import Rating

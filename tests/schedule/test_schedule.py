@@ -1,5 +1,6 @@
 """Which task comes next, and what the weeks to come hold."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -190,9 +191,16 @@ def test_the_plan_begins_with_what_next_would_say(half_way):
 
 def test_what_is_under_way_is_planned_before_the_rest():
     reach = [kata.name for kata in within_reach(entries(), [])]
-    (week,) = plan(entries(), Memory({}), DAY_0, weeks=1, under_way=[reach[7]])
+    (week,) = plan(entries(), Memory({}), DAY_0, weeks=1, under_way={reach[7]: 0.0})
     assert week.new[0].kata == reach[7]
     assert week.new[1].kata != reach[7]
+
+
+@pytest.mark.parametrize(("spent_min", "left_min"), [(0.0, 40.0), (25.0, 15.0), (90.0, 5.0)])
+def test_what_was_spent_on_a_kata_under_way_is_off_its_minutes(spent_min, left_min):
+    kata = replace(within_reach(entries(), [])[0], minutes=40)
+    (week,) = plan({kata.name: kata}, Memory({}), DAY_0, weeks=1, under_way={kata.name: spent_min})
+    assert [task.minutes for task in week.new] == [pytest.approx(left_min)]
 
 
 def test_with_nothing_done_everything_is_new():
