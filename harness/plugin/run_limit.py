@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import signal
 import time
 from collections.abc import Generator
@@ -36,8 +37,9 @@ class RunLimit:
     It may compute for `limit_s`, in CPU seconds of this process, and take twice as long by the
     wall's clock; both follow the machine's pace. It may wait a third as long while nothing is
     computed here, by other threads least of all, and there is no other process to wait for. No
-    pace lengthens that: even a small share of a processor shows as computation. Where `waits` is
-    false that is left out, as on a GPU, which computes while this process waits.
+    pace lengthens that: even a small share of a processor shows as computation, and one too small
+    to show is taken away more often than given up. Where `waits` is false that is left out, as on
+    a GPU, which computes while this process waits.
     """
 
     def __init__(self, limit_s: float, *, waits: bool = True) -> None:
@@ -69,7 +71,7 @@ class RunLimit:
         self._most_idle_s = WAITING_SHARE * limit_s if self.waits else math.inf
         self._began = (time.process_time(), time.monotonic())
         self._looked = time.thread_time()
-        self._idle_s, self._computed_before_s = 0.0, self._began[0]
+        self._compute_from(self._began[0])
         before = signal.signal(signal.SIGALRM, self._look)
         signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
         try:
@@ -82,7 +84,7 @@ class RunLimit:
         cpu_s, wall_s = time.process_time(), time.monotonic()
         before_s, self._looked = self._looked, time.thread_time()
         if self._looked - before_s > IDLE_SHARE * TICK_S or _has_children():
-            self._idle_s, self._computed_before_s = 0.0, cpu_s
+            self._compute_from(cpu_s)
         else:
             self._idle_s += TICK_S  # a machine that slept has waited for no more than one look
         if self._idle_s >= self._most_idle_s and self._nobody_computes(cpu_s):
@@ -98,14 +100,30 @@ class RunLimit:
     def _nobody_computes(self, cpu_s: float) -> bool:
         """Whether the other threads have not used what a core had to give; else wait on."""
         share = (cpu_s - self._computed_before_s) / self._idle_s
-        if share < IDLE_SHARE or share * measured_pace() < POLLING_SHARE:
+        given_up, taken = (
+            now - then for now, then in zip(_switches(), self._switched_before, strict=True)
+        )
+        if share < IDLE_SHARE and taken <= given_up:
             return True
-        self._idle_s, self._computed_before_s = 0.0, cpu_s
+        if share >= IDLE_SHARE and share * measured_pace() < POLLING_SHARE:
+            return True
+        self._compute_from(cpu_s)
         return False
+
+    def _compute_from(self, cpu_s: float) -> None:
+        """Note that something was computed until now."""
+        self._idle_s, self._computed_before_s = 0.0, cpu_s
+        self._switched_before = _switches()
 
     def _stop(self, limit: str, why: str = "") -> None:
         self.stopped.add(self.test)
         pytest.fail(f"stopped after {limit}{why}", pytrace=False)
+
+
+def _switches() -> tuple[int, int]:
+    """How often this process has given up a processor, and how often one was taken from it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_nvcsw, usage.ru_nivcsw
 
 
 def _has_children() -> bool:

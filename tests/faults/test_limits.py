@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.plugin import run_limit
 from harness.plugin.run_limit import RunLimit, within_s
 from harness.running.limits import Limits
 from harness.running.runner import run_kata
@@ -93,6 +94,12 @@ def test_who_waits_for_nobody_is_ended_and_leaves_no_alarm_behind():
         waiting(60, 3)
     time.sleep(1.5)
     assert time.monotonic() - start < 60
+
+
+def test_who_hardly_gets_a_processor_is_not_said_to_wait(monkeypatch):
+    taken = iter(range(1000))
+    monkeypatch.setattr(run_limit, "_switches", lambda: (0, next(taken)))
+    assert waiting(2.5, 3) >= 2.5
 
 
 def test_a_test_may_name_a_shorter_limit_and_no_longer_one():
