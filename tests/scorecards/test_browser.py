@@ -91,7 +91,7 @@ def test_what_was_done_is_on_the_page(dom):
     owned = sum(levels[name] for name in ("solved", "fast", "mastered"))
     assert f"{owned} of the 416 concepts that have katas are owned" in dom.text
     assert "kata_01_1" in dom.text
-    assert "Topic 5 · untried · later · 0% of 56" in dom.text
+    assert "Topic 5 · untried · later · 0 of 56 solved" in dom.text
     assert len(dom.all("tr")) > 187  # a row for each kata that was tried, and headings
     assert dom.all("html")[0]["lang"] == "en"
 

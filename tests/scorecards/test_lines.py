@@ -90,7 +90,7 @@ def test_the_recall_of_concepts_is_told_once_one_was_met(desk, capsys):
     desk.practise(START, name="kata_01_2")
     print_scorecard(desk.card(DUE + 30 * DAY))
     words = " ".join(capsys.readouterr().out.split())
-    assert "Concepts met: 2 of 312; their recall is 73% on average, and 80% or more of 0." in words
+    assert "Concepts met: 2 of 312; their recall is 73% on average, and 80% or more for 0." in words
 
 
 # ---- what is open --------------------------------------------------------------------------
