@@ -192,11 +192,11 @@ def test_an_answer_in_the_inputs_memory_is_refused(alias):
 
 def test_the_memory_of_arrays_and_of_nested_inputs_is_known():
     a = np.ones((4, 3))
-    with pytest.raises(AssertionError, match="memory of the input a"):
+    with pytest.raises(AssertionError, match="memory with the input a"):
         assert_sound(a[2:], {"a": a}, writes=())
     assert_sound(a[:0], {"a": a}, writes=())
     tensors = [torch.ones(3), torch.ones(3)]
-    with pytest.raises(AssertionError, match=r"memory of the input pair\[1\]"):
+    with pytest.raises(AssertionError, match=r"memory with the input pair\[1\]"):
         assert_sound(tensors[1], {"pair": tensors}, writes=())
     assert_sound(tensors[1], {"pair": tensors}, writes=("pair",))
 

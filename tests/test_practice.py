@@ -633,7 +633,7 @@ def test_watching_looks_again_at_every_save_and_answers_keys(mini, tmp_path):
         terminal.wait_for("1  · week  1  doubled: Doubled")
         terminal.wait_for("any other key: stay here")
         terminal.type("xn")
-        terminal.wait_for("There is no other kata to take up now.")
+        terminal.wait_for("There is no other kata to take up at the moment.")
         terminal.type("r")
         terminal.wait_for("✗ tiny case: test_matches_reference")
         terminal.type("sn")

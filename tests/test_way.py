@@ -1,4 +1,4 @@
-"""The way of a kata from the command to the verdict: one line down the floors, and one back."""
+"""The way of a kata from the command to the verdict: one line down the layers, and one back."""
 
 import sys
 from collections import Counter
@@ -9,14 +9,14 @@ from click.testing import CliRunner
 
 import harness
 from harness.cli import main
-from tests.test_house import floors
+from tests.test_house import layers
 
 HARNESS = Path(harness.__file__).parent
-FLOORS = floors()
+LAYERS = layers()
 
 
 def _place(frame):
-    """The room, module and function of a frame of the harness; None for others."""
+    """The package, module and function of a frame of the harness; None for others."""
     file = Path(frame.f_code.co_filename)
     if not file.is_relative_to(HARNESS) or frame.f_code.co_name == "<module>":
         return None
@@ -55,7 +55,7 @@ def calls(mini, tmp_path, monkeypatch):
     return follow
 
 
-def test_a_run_never_climbs_back_to_a_room_above(calls, mini):
+def test_a_run_never_climbs_back_to_a_layer_above(calls, mini):
     solution = mini / "solutions" / "week01" / "doubled.py"
     file = mini / "katas" / "week01" / "doubled" / "doubled.py"
     file.write_text("# mine\n" + solution.read_text())
@@ -64,7 +64,7 @@ def test_a_run_never_climbs_back_to_a_room_above(calls, mini):
     climbs = [
         f"{caller[1]} {caller[2]} -> {callee[1]} {callee[2]}: {count} times"
         for (caller, callee), count in found.items()
-        if FLOORS.get(caller[0], 0) < FLOORS.get(callee[0], 0)
+        if LAYERS.get(caller[0], 0) < LAYERS.get(callee[0], 0)
     ]
     assert climbs == []
 
