@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.content.catalog import Curriculum, load_curriculum
+from harness.content.subgoals import without_marks
 from harness.content.submission import resolve
 from harness.running.runner import pytest_command, read_record, run_group
 
@@ -194,7 +195,12 @@ def _written(one: Exhibit, curriculum: Curriculum, events: Sequence[Event], home
             f"## {one.title}\n",
             f"`{kata.id}`, wrong solution `{one.wrong}`, in `{event['name']}`:\n",
             "```diff",
-            *_changed_lines(kata.solution.read_text(), wrong.path.read_text()),
+            *_changed_lines(
+                *(
+                    without_marks(path.read_text(), kata.subgoals)
+                    for path in (kata.solution, wrong.path)
+                )
+            ),
             "```\n",
             "```text",
             *_words(event["details"]),
@@ -210,10 +216,9 @@ def _changed_lines(right: str, wrong: str) -> Iterator[str]:
 
 
 def _code(source: str) -> list[str]:
-    """The lines below the docstring, without comments, which a wrong solution may lack."""
+    """The lines below the docstring, in which a wrong solution says what it is."""
     _, _, rest = source.partition('"""')
-    lines = rest.partition('"""')[2].splitlines()
-    return [line for line in lines if not line.lstrip().startswith("#")]
+    return rest.partition('"""')[2].splitlines()
 
 
 def _words(details: str) -> Iterator[str]:

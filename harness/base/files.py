@@ -5,6 +5,7 @@ Writing is atomic: a crash at any moment leaves the old content or the new, neve
 """
 
 import errno
+import json
 import os
 import re
 import stat
@@ -181,6 +182,19 @@ def utc_text(moment: datetime) -> str:
     if moment.tzinfo is None:
         raise ValueError(f"time: expected one with a zone, found the naive {moment}")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def read_json(path: Path, kind: Any, what: str, mend: str) -> Any:  # noqa: ANN401 -- as below
+    """
+    A file in JSON as the annotation `kind` asks for it.
+
+    Raises:
+        HarnessError: it is damaged: *path: expected `what`, …. `mend`*.
+    """
+    try:
+        return from_json(kind, json.loads(read_file(path)))
+    except ValueError as error:
+        raise HarnessError(f"{path}: expected {what}, {error}. {mend}") from error
 
 
 def from_json(kind: Any, value: object) -> Any:  # noqa: ANN401 -- decided by `kind`

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 
-from harness.base.errors import HarnessError, UsageProblem
+from harness.base.errors import UsageProblem
 from harness.base.files import (
     explained,
-    from_json,
     hash_of,
     make_folder,
     read_file,
+    read_json,
     write_atomically,
 )
 from harness.content.course import PLACED, is_placed, shipped
@@ -142,13 +142,8 @@ def placed(folder: Path) -> Placed:
             f"{folder}: expected a folder made by `kata init`, found none. "
             "In a clone: git pull. For a new folder: kata init DIR"
         )
-    try:
-        found: Placed = from_json(Placed, json.loads(read_file(path)))
-    except ValueError as error:
-        raise HarnessError(
-            f"{path}: expected what `kata init` wrote, {error}. Remove it, then run `kata init` "
-            "there again: what is in the folder stays."
-        ) from error
+    mend = "Remove it, then run `kata init` there again: what is in the folder stays."
+    found: Placed = read_json(path, Placed, "what `kata init` wrote", mend)
     return found
 
 

@@ -21,6 +21,7 @@ from harness.base.files import (
     hash_of,
     make_folder,
     read_file,
+    read_json,
     sha256,
     utc_text,
     write_atomically,
@@ -284,13 +285,8 @@ class Workspace:
         path = self._record_of(kata)
         if not path.exists():
             return None
-        try:
-            swap: Swap = from_json(Swap, json.loads(read_file(path)))
-        except ValueError as error:
-            raise HarnessError(
-                f"{path}: expected the record of a swap, {error}. Remove it; "
-                f"`kata stash list {kata}` shows your copies."
-            ) from error
+        mend = f"Remove it; `kata stash list {kata}` shows your copies."
+        swap: Swap = read_json(path, Swap, "the record of a swap", mend)
         return swap
 
     def _record(self, kata: str, swap: Swap) -> None:

@@ -18,9 +18,9 @@ from random import Random
 from harness.base.errors import HarnessError
 from harness.base.files import (
     explained,
-    from_json,
     make_folder,
     read_file,
+    read_json,
     utc_text,
     write_atomically,
 )
@@ -143,13 +143,8 @@ class Hunts:
         path = self._record(kata)
         if not path.exists():
             return None
-        try:
-            hunt: Hunt = from_json(Hunt, json.loads(read_file(path)))
-        except ValueError as error:
-            raise HarnessError(
-                f"{path}: expected the record of a hunt, {error}. Remove it, and begin anew: "
-                f"kata hunt {kata.name}"
-            ) from error
+        mend = f"Remove it, and begin anew: kata hunt {kata.name}"
+        hunt: Hunt = read_json(path, Hunt, "the record of a hunt", mend)
         return hunt
 
     def begin(self, kata: Kata, *, seed: int, now: datetime, replayed: bool = False) -> Hunt:
