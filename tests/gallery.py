@@ -190,17 +190,14 @@ def _written(one: Exhibit, curriculum: Curriculum, events: Sequence[Event], home
         and event["name"].startswith(one.check)
         and one.case in event["name"]
     )
+    files = (kata.solution, wrong.path)  # a wrong solution need not name the steps
+    sides = (without_marks(file.read_text(), kata.subgoals) for file in files)
     return "\n".join(
         [
             f"## {one.title}\n",
             f"`{kata.id}`, wrong solution `{one.wrong}`, in `{event['name']}`:\n",
             "```diff",
-            *_changed_lines(
-                *(
-                    without_marks(path.read_text(), kata.subgoals)
-                    for path in (kata.solution, wrong.path)
-                )
-            ),
+            *_changed_lines(*sides),
             "```\n",
             "```text",
             *_words(event["details"]),
